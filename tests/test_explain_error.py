@@ -2,54 +2,90 @@
 
 import io
 import json
+import re
 import tomllib
 from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from nvgraft_cli.explain_error.analysis import LIMIT, STAGES, analyse, plain
+from nvgraft_cli.explain_error.analysis import MOST, STAGES, analyse
+from nvgraft_cli.explain_error.known import known
+from nvgraft_cli.explain_error.paste import LIMIT, blocks, decode, plain
+from nvgraft_cli.shell.commands import GROUPS
 from nvgraft_cli.shell.main import main
+from nvgraft_specs import errors
 from nvgraft_specs.checks import FAILURES
 
 Captured = pytest.CaptureFixture[str]
 
-DATA = tomllib.loads((files("nvgraft_specs") / "errors.toml").read_text("utf-8"))
+FIXTURES = Path(__file__).parent / "fixtures"
+DATA: dict[str, dict[str, Any]] = {
+    name: tomllib.loads((files(errors) / f"{name}.toml").read_text("utf-8"))
+    for name in errors.FILES
+}
+ROWS: list[dict[str, Any]] = [row for data in DATA.values() for row in data.get("error", ())]
 
-#: A pasted error and the failure that its thread determined; "" where doctor has no check.
+#: The row that explains a paste, the thread that it is from (or "-"), and the paste.
 PASTES = [
-    (text, failure)
-    for line in (Path(__file__).parent / "fixtures/pasted-errors.tsv").read_text().splitlines()
-    for failure, _, text in (line.partition("\t"),)
+    (row, text)
+    for line in (FIXTURES / "pasted-errors.tsv").read_text("utf-8").splitlines()
+    for row, _, text in [line.split("\t")]
 ]
+MISMATCH = "nvidia-container-cli: initialization error: nvml error: driver/library version mismatch"
 
 
-@pytest.mark.parametrize(("paste", "failure"), PASTES, ids=[paste[:60] for paste, _ in PASTES])
-def test_a_pasted_error_is_recognised(paste: str, failure: str) -> None:
+def ids(text: str) -> list[str]:
+    """Return the rows that explain ``text``."""
+    return [meaning.id for meaning in analyse(text).meanings]
+
+
+@pytest.mark.parametrize(("row", "paste"), PASTES, ids=[paste[:60] for _, paste in PASTES])
+def test_a_pasted_error_is_recognised(row: str, paste: str) -> None:
     """A pasted error has exactly one meaning, with a cause, a next step and no unfilled group."""
     meanings = analyse(paste).meanings
-    assert [meaning.failure for meaning in meanings] == [failure]
+    assert [meaning.id for meaning in meanings] == [row]
     assert meanings[0].cause
     assert meanings[0].next
-    assert "{" not in meanings[0].cause + "".join(meanings[0].next)
+    text = " ".join((meanings[0].cause, *meanings[0].otherwise, *meanings[0].next))
+    assert not re.search(r"\{\d\}|`", text)
+
+
+@pytest.mark.parametrize("text", (FIXTURES / "other-errors.txt").read_text("utf-8").splitlines())
+def test_an_error_of_something_else_is_not_explained(text: str) -> None:
+    """An error that has nothing to do with a GPU gets no diagnosis, also with the same numbers."""
+    assert ids(text) == []
 
 
 def test_every_row_is_used() -> None:
-    """Each row of the table explains one of the pastes; none is hidden by another row."""
-    used = {meaning.cause for paste, _ in PASTES for meaning in analyse(paste).meanings}
-    fixed = [row["cause"] for row in DATA["error"] if "{" not in row["cause"]]
-    assert [cause for cause in fixed if cause not in used] == []
-    assert len({cause for cause in used if cause not in fixed}) == len(DATA["error"]) - len(fixed)
+    """Each row of the data explains one of the pastes; none is hidden by another row."""
+    assert {row["id"] for row in ROWS} - {row for row, _ in PASTES} == set()
 
 
 def test_rows_are_well_formed() -> None:
-    """Each row of the table has a known stage and a known failure."""
-    ids = {failure.id for failure in FAILURES} | {""}
-    for row in DATA["error"]:
+    """Rows have known keys and values, their groups exist, and commands of nvgraft exist."""
+    required = {"id", "stage", "says", "cause", "next"}
+    keys = required | {"failure", "fixed_by", "pattern", "cuda", "nvml", "symptom", "otherwise"}
+    shared = DATA["host"]["steps"]
+    assert len({row["id"] for row in ROWS}) == len(ROWS)
+    for row in ROWS:
+        assert required <= set(row) <= keys
         assert row["stage"] in STAGES
-        assert row["failure"] in ids
-    assert len(ids) == len(FAILURES) + 1
+        assert row.get("failure", "rootless") in {failure.id for failure in FAILURES}
+        assert row.get("fixed_by", "node") in errors.FIXED_BY
+        assert all(
+            phrase == phrase.lower().strip() or phrase.endswith(" ") for phrase in row["says"]
+        )
+        steps = [shared[step[1:]] if step.startswith("=") else step for step in row["next"]]
+        texts = (row["cause"], *row.get("otherwise", ()), *steps)
+        groups = re.compile(row["pattern"]).groups if "pattern" in row else 0
+        used = [int(group) for text in texts for group in re.findall(r"\{(\d)\}", text)]
+        assert max(used, default=0) <= groups
+        commands = re.findall(r"`nvgraft ([\w-]+)", " ".join(texts))
+        assert set(commands) <= {name for group in GROUPS.values() for name in group}
+        assert all(text.count("`") % 2 == 0 for text in texts)
 
 
 WRAPPINGS = {
@@ -70,13 +106,28 @@ WRAPPINGS = {
         "Error: OCI runtime error: crun: error executing hook "
         "`/usr/bin/nvidia-container-runtime-hook` (exit code: 1)\n{}"
     ),
-    "enroot": "[ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1\n{}",
+    "enroot": "{}\n[ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1",
+    "pyxis": "slurmstepd: error: pyxis:     {}\nslurmstepd: error: pyxis: couldn't start container",
+    "kubelet": (
+        "  Warning  Failed  3s (x2 over 5s)  kubelet  Error: failed to create containerd task: "
+        "failed to create shim task: OCI runtime create failed: runc create failed: {}: unknown"
+    ),
+    "a log of docker": '{"log":"stderr: {}\\n","stream":"stderr","time":"2026-01-01T00:00:00Z"}',
+    "a log of an engine": (
+        '{"level":"error","msg":"\\u001b[31mstderr: {}\\u001b[0m\\n","error":"exit status 1"}'
+    ),
     "a terminal": "\x1b[31m{}\x1b[0m",
+    "a copied terminal": "[0;31mERROR[0m {}",
+    "compose": "ERROR: for web  Cannot start service web: {}",
+    "a frame": "╭─ Error ─────╮\n│ {} │\n╰─────╯",
+    "a web page": "<pre>{}</pre>",
 }
 
 
 @pytest.mark.parametrize("wrapping", WRAPPINGS.values(), ids=WRAPPINGS)
-@pytest.mark.parametrize("paste", [PASTES[0][0], PASTES[20][0], PASTES[24][0]])
+@pytest.mark.parametrize(
+    "paste", [MISMATCH, "nvidia-container-cli: device error: 2: unknown device", PASTES[24][1]]
+)
 def test_a_wrapped_error_is_recognised(wrapping: str, paste: str) -> None:
     """A wrapped error has the meanings and the stage of the bare error."""
     bare, wrapped = analyse(paste), analyse(wrapping.replace("{}", paste))
@@ -86,7 +137,7 @@ def test_a_wrapped_error_is_recognised(wrapping: str, paste: str) -> None:
 
 def test_wrappers_are_listed_from_the_outermost() -> None:
     """Wrappers are listed from the outermost, so that a reader sees which program started which."""
-    text = WRAPPINGS["docker and runc"].replace("{}", PASTES[0][0])
+    text = WRAPPINGS["docker and runc"].replace("{}", MISMATCH)
     names = [wrapper.name for wrapper in analyse(text).wrappers]
     assert names == ["docker", "containerd", "runc", "prestart hook", "nvidia-container-cli"]
 
@@ -96,6 +147,104 @@ def test_nvgrafts_own_line_is_recognised_too() -> None:
     analysis = analyse("nvgraft: device error: 9: unknown device | the host has GPU 0,1")
     assert analysis.stage == "device"
     assert [meaning.failure for meaning in analysis.meanings] == ["unknown-device"]
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "cudaGetDeviceCount returned {}",
+        "cudaGetDeviceCount() call failed with error {}",
+        "RuntimeError: cuda runtime error ({}) : some words at /pytorch/a.cpp:51",
+        "CUDA error {}",
+        "CUDA failure {}: some words ; GPU=0",
+        "cuInit(0) returned {}",
+        "cuInit failed:{}",
+        'error="cuda driver library init failure: {}"',
+        "CudaSupportError: Error at driver init: [{}] Call to cuInit results in X",
+        "Call to cuInit results in CUDA_ERROR_X ({}):",
+        "failed call to cuInit: UNKNOWN ERROR ({})",
+        "Check failed: error == cudaSuccess ({} vs. 0)",
+        "CUDA error at a.cu:7 code={}(cudaErrorX)",
+        "[TRT] CUDA initialization failure with error: {}",
+        "returned {}\n-> some words",
+        (
+            "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before "
+            "calling NumCudaDevices() that might have already set an error? Error {}: some words"
+        ),
+    ],
+)
+def test_a_number_of_cuda_is_recognised_in_every_spelling(spelling: str) -> None:
+    """A number alone tells the error, in the spelling of each program; other numbers tell none."""
+    for row in ROWS:
+        for number in row.get("cuda", ()):
+            if number > 0:
+                assert ids(spelling.format(number)) == [row["id"]]
+    assert ids(spelling.format(996)) == []
+
+
+@pytest.mark.parametrize(
+    ("paste", "row"),
+    [
+        ("bash: nvidia-smi: Kommando nicht gefunden.", "smi-not-found"),
+        ("bash: /usr/bin/nvidia-smi: Aucun fichier ou dossier de ce type", "smi-file-missing"),
+        ("bash: /usr/bin/nvidia-smi: 没有那个文件或目录", "smi-file-missing"),
+        ("bash: nvidia-smi\uff1a未找到命令", "smi-not-found"),
+        (
+            (
+                "nvidia-smi: ошибка при загрузке разделяемых библиотек: libnvidia-ml.so.1: "
+                "невозможно открыть разделяемый объектный файл: Нет такого файла или каталога"
+            ),
+            "libcuda-missing",
+        ),
+        (
+            (
+                "nvidia-container-cli: initialization error: load library failed: "
+                "libnvidia-ml.so.1: no se puede abrir el fichero del objeto compartido: "
+                "Permiso denegado"
+            ),
+            "load-library-denied",
+        ),
+    ],
+)
+def test_an_error_in_another_language_is_recognised(paste: str, row: str) -> None:
+    """What glibc and the shell print in another language is read as English."""
+    assert ids(paste) == [row]
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "by", "inside"),
+    [
+        (
+            WRAPPINGS["docker and runc"].replace("{}", "foo failed"),
+            "foo failed",
+            "prestart hook",
+            False,
+        ),
+        (
+            '{"level":"error","msg":"failed","error":"crun: no bar: invalid argument"}',
+            "no bar: invalid argument",
+            "crun",
+            False,
+        ),
+        (
+            "tensorflow/core/foo.cc:12] Internal: something failed",
+            "/core/foo.cc:12] Internal: something failed",
+            "TensorFlow",
+            True,
+        ),
+        ("one\nValueError: no such colour\ntwo", "ValueError: no such colour", "", False),
+        ("hello", "", "", False),
+    ],
+)
+def test_the_innermost_message_of_an_unknown_error_is_told(
+    text: str, said: str, by: str, inside: bool
+) -> None:
+    """The answer to an unknown error: the innermost message, who said it, and two checks."""
+    analysis = analyse(text)
+    assert analysis.meanings == ()
+    assert (analysis.innermost, analysis.said_by) == (said, by)
+    assert analysis.checks == known().checks[inside]
+    assert len(analysis.checks) == 2
 
 
 @pytest.mark.parametrize(
@@ -111,27 +260,60 @@ def test_nvgrafts_own_line_is_recognised_too() -> None:
 def test_an_unknown_error_is_not_guessed(text: str, capsys: Captured) -> None:
     """An unknown error exits with 1 and advice on where to look."""
     assert main(["explain-error", text]) == 1
-    assert "this text contains no known error of GPU containers" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "this text contains no known error of GPU containers" in out
+    assert "two checks that separate the most causes" in out
+
+
+def test_causes_come_before_their_symptoms(capsys: Captured) -> None:
+    """A symptom is left out beside its cause, and is explained where it stands alone."""
+    symptom = 'level=INFO source=gpu.go:392 msg="no compatible GPUs were discovered"'
+    assert ids(symptom) == ["ollama-no-gpu"]
+    assert ids(f"{symptom}\ncuda driver library init failure: 999") == ["cuda-unknown"]
+
+
+def test_several_errors_are_ranked_and_few(capsys: Captured) -> None:
+    """The first error of a paste comes first, each failure once, and not more than a few."""
+    text = "\n".join(paste for _, paste in PASTES)
+    assert len(ids(text)) == MOST
+    two = "CUDA error 802\nnvidia-container-cli: requirement error: unsatisfied condition: cuda>=12"
+    assert ids(two) == ["cuda-system-not-ready", "requirement-unmet"]
+    assert main(["explain-error", two]) == 0
+    assert "several errors are known here, the likeliest cause first" in capsys.readouterr().out
 
 
 def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     """Without an argument standard input is read; bytes that are not UTF-8 do no harm."""
-    stdin = SimpleNamespace(
-        buffer=io.BytesIO(b"\xff\n" + PASTES[0][0].encode()), isatty=lambda: False
-    )
+    stdin = SimpleNamespace(buffer=io.BytesIO(b"\xff\n" + MISMATCH.encode()), isatty=lambda: False)
     monkeypatch.setattr("sys.stdin", stdin)
     assert main(["explain-error"]) == 0
     out = capsys.readouterr().out
     assert "driver-library-mismatch: the driver was upgraded while its old kernel module" in out
     assert "failed at the stage: initialization" in out
+    assert "fixed by the administrator of the node" in out
+
+
+def test_what_is_too_long_is_left_out_and_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """A paste is read up to its limit, and a line on stderr says so."""
+    monkeypatch.setattr("nvgraft_cli.explain_error.paste.LIMIT", 1 << 20)
+    stdin = SimpleNamespace(
+        buffer=io.BytesIO(MISMATCH.encode() + b"\n" * (1 << 20)), isatty=lambda: False
+    )
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert main(["explain-error"]) == 0
+    assert capsys.readouterr().err == "nvgraft: only the first 1 MiB are read\n"
+    assert LIMIT >= 10 << 20
 
 
 def test_json_has_stage_and_meanings(capsys: Captured) -> None:
     """The JSON document holds the stage and the meanings that the text shows."""
-    assert main(["explain-error", "--format", "json", PASTES[0][0]]) == 0
+    assert main(["explain-error", "--format", "json", MISMATCH]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["stage"] == "initialization"
     assert document["meanings"][0]["failure"] == "driver-library-mismatch"
+    assert document["meanings"][0]["id"] == "driver-upgraded"
 
 
 def test_no_text_is_an_input_error(capsys: Captured) -> None:
@@ -146,24 +328,39 @@ def test_no_text_is_an_input_error(capsys: Captured) -> None:
 def test_a_paste_cannot_steer_the_terminal(capsys: Captured) -> None:
     """Quoted words are printed without control characters."""
     main(["explain-error", "device error: \x1b]0;x\x07\x1b[2J9\x9b: unknown device"])
+    main(["explain-error", "docker: error: \x1b]0;x\x07\x1b[2J9\x9b\\u001b[2J is broken"])
     assert not {"\x1b", "\x07", "\x9b"} & set(capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le"])
+def test_a_file_of_windows_is_read(encoding: str) -> None:
+    """UTF-16, as Windows programs write it, is read like UTF-8."""
+    assert ids(decode(f"C:\\> docker run\r\n{MISMATCH}\r\n".encode(encoding))) == [
+        "driver-upgraded"
+    ]
+
+
 def test_long_hostile_text_takes_no_time() -> None:
-    """Patterns are linear in 256 KiB of near misses; one that backtracks would take minutes."""
+    """Patterns are linear in a block of near misses; one that backtracks would take minutes."""
+    phrases = [phrase for row in ROWS for phrase in row["says"]]
     for piece in (
-        "file creation failed: a",
-        "device error: ",
-        "\\",
-        "load library failed: lib",
-        "unsatisfied condition: ",
-        'exec: "',
-        "\x1b[0",
+        *("\\", "\x1b[0", "\x1b]", "[0", "\\u00", "&quot", "cu", "cuda error ", "error ("),
+        *("nvml error ", "cudagetdevicecount()", "datei oder verzeichnis nicht gefunden "),
+        " ".join(phrases),
+        "nvidia " + " ".join(reversed(phrases)),
     ):
-        analyse(piece * (LIMIT // len(piece)))
+        analyse(piece * ((1 << 18) // len(piece)))
 
 
-def test_only_the_end_of_a_long_paste_is_read() -> None:
-    """Only the end of a long paste is read, where the error is."""
-    assert len(plain("x" * (2 << 20))) == LIMIT
-    assert analyse("y" * (2 << 20) + PASTES[0][0]).meanings[0].failure == "driver-library-mismatch"
+def test_a_message_anywhere_in_a_long_log_is_found() -> None:
+    """A message in the middle of a long log is found, also where a block ends."""
+    for before in (0, (1 << 18) - 40, 1 << 19):
+        text = "y" * before + f"\n{MISMATCH}\n" + "a line that says nothing\n" * 30_000
+        assert ids(text) == ["driver-upgraded"]
+    assert max(map(len, blocks("z" * (1 << 20)))) < 1 << 19
+
+
+def test_a_plain_text_has_one_space_for_many() -> None:
+    """Escapes, frames, entities and prefixes of compose are gone from a plain text."""
+    raw = 'web-1  | │ cuda\\u003e=9.0 &quot;a&quot; \\\\\\"b\\\\\\"\\n\tc │\r\n\n d\x00e'
+    assert plain(raw).split("\n") == ['cuda>=9.0 "a" "b"', "c", "d e"]

@@ -1,21 +1,17 @@
-"""Analyse a pasted error: which programs passed it on, which stage failed, the cause, what to do.
+"""Analyse a pasted error: who passed it on, which stage failed, the likeliest causes, what to do.
 
 Engines quote the runtime's message and runtimes quote the hook's, each with a prefix of its own,
-and some escape it once more. The known errors are data: ``nvgraft_specs/errors.toml``.
+and some escape it once more. The known errors are data: :mod:`nvgraft_specs.errors`.
 """
 
 import re
-import tomllib
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
 
-import nvgraft_specs
+from nvgraft_cli.explain_error.known import KnownError, Layer, known
+from nvgraft_cli.explain_error.paste import blocks, lower
 from nvgraft_specs.checks import FAILURES
-
-#: Only the last bytes of a longer paste are analysed: the error is at its end.
-LIMIT = 1 << 18
 
 #: The reference's stages in their order: the stages before the failing one have succeeded.
 STAGES = (
@@ -35,8 +31,31 @@ STAGES = (
     "inside the container",
 )
 
-_TERMINAL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-_STAGE = re.compile(r"(?:nvidia-container-cli|nvgraft): ([a-z-]+) error: ?([^\n]*)")
+#: Explanations of one paste; more would not be read.
+MOST = 3
+
+#: Characters around a phrase in which a pattern has to match.
+_REACH = 600
+#: Places of one phrase, and numbers, that are looked at in a block.
+_TRIES = 20
+_NUMBERS = 200
+#: Characters of an unknown message that are quoted.
+_QUOTED = 300
+
+_STAGE = re.compile(r"(?:nvidia-container-cli(?:\.real)?|nvgraft): ([a-z-]+) error: ?([^\n]*)")
+_COMPLAINT = re.compile(
+    r"error|fail|fatal|cannot|can't|could ?n[o']t|unable|denied|not found|no such|refused|invalid"
+    r"|panic|exception|unsupported|missing|timed? ?out|abort|not permitted",
+    re.IGNORECASE,
+)
+#: Lines that follow an error and do not tell more.
+_NOISE = re.compile(
+    r"error waiting for container|see '?docker run --help|run 'docker run --help'"
+    r"|during handling of the above exception|the above exception was the direct cause"
+)
+#: The message in a line of a JSON or logfmt log, the innermost key first.
+_LOGGED = re.compile(r"[\"']?\b(?:error|err|msg|message|log)[\"']?[=:] ?\"([^\"]{3,})\"")
+_TAIL = re.compile(r"(?:: unknown)?[\s.\"'}\])]*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +70,24 @@ class Wrapper:
 class Meaning:
     """One recognised error.
 
+    :ivar id: the id of the row of :mod:`nvgraft_specs.errors`.
     :ivar failure: the id that ``nvgraft doctor`` uses, or "".
     :ivar stage: the stage that prints the error.
     :ivar words: the recognised part of the paste.
+    :ivar fixed_by: who can fix it.
+    :ivar cause: the likeliest cause.
+    :ivar otherwise: other causes, each with what tells it apart.
     :ivar next: what to do next.
     """
 
+    id: str
     failure: str
     title: str
     stage: str
     words: str
+    fixed_by: str
     cause: str
+    otherwise: tuple[str, ...]
     next: tuple[str, ...]
 
 
@@ -72,79 +98,186 @@ class Analysis:
     :ivar wrappers: the programs that passed the error on, the outermost first.
     :ivar stage: the failing program's own name of the stage, or "".
     :ivar detail: the failing program's own message, or "".
+    :ivar meanings: the recognised errors, the likeliest cause first.
+    :ivar innermost: the innermost message of a paste in which nothing is recognised, or "".
+    :ivar said_by: the program that said it, or "".
+    :ivar checks: the checks that separate the most causes where nothing is recognised.
     """
 
     wrappers: tuple[Wrapper, ...]
     stage: str
     detail: str
     meanings: tuple[Meaning, ...]
+    innermost: str
+    said_by: str
+    checks: tuple[str, ...]
 
 
-#: Compiled patterns, each with its table of errors.toml.
-_Table = list[tuple[re.Pattern[str], dict[str, Any]]]
+@dataclass(slots=True)
+class _Reading:
+    """What the blocks of a paste have shown so far.
+
+    :ivar complaint: the last block with words of an error.
+    """
+
+    meanings: dict[str, tuple[KnownError, Meaning]] = field(default_factory=dict)
+    layers: set[str] = field(default_factory=set)
+    stage: str = ""
+    detail: str = ""
+    complaint: str = ""
 
 
-@cache
-def _known_errors() -> tuple[_Table, _Table]:
-    """Return the errors and the wrappers of errors.toml."""
-    data = tomllib.loads(Path(nvgraft_specs.__file__).with_name("errors.toml").read_text("utf-8"))
-    errors = [(re.compile(row["pattern"], re.IGNORECASE), row) for row in data["error"]]
-    return errors, [(re.compile(row["pattern"]), row) for row in data["wrapper"]]
+@dataclass(frozen=True, slots=True)
+class _Hit:
+    """Where a row matches a block."""
 
-
-def plain(text: str) -> str:
-    """Return the end of ``text`` without terminal sequences and without escaped quotes."""
-    text = _TERMINAL.sub("", text[-LIMIT:])
-    # The lookbehind makes a long row of backslashes match once, not at each backslash.
-    text = re.sub(r"(?<!\\)\\+n", "\n", text)
-    text = re.sub(r"(?<!\\)\\+([\"'`])", r"\1", text)
-    return text.translate({0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"'})
+    start: int
+    end: int
+    groups: tuple[str, ...]
 
 
 def analyse(text: str) -> Analysis:
     """Analyse a paste. Errors that are not known are not guessed."""
-    text = plain(text)
-    known_errors, known_wrappers = _known_errors()
-    wrappers = tuple(
-        Wrapper(row["name"], row["says"]) for pattern, row in known_wrappers if pattern.search(text)
-    )
-    by_position: dict[int, Meaning] = {}
-    spans: list[tuple[int, int]] = []
-    for pattern, row in known_errors:
-        match = pattern.search(text)
-        if match is None:
-            continue
-        if any(start < match.end() and match.start() < end for start, end in spans):
-            continue  # a more special pattern has matched these words already
-        spans.append(match.span())
-        by_position[match.start()] = _meaning(row, match)
-    meanings = [by_position[position] for position in sorted(by_position)]
-    # That crun hides the reason matters only if the paste does not contain the reason.
-    if len(meanings) > 1:
-        meanings = [meaning for meaning in meanings if meaning.failure != "stderr-hidden"]
-    stage = _STAGE.search(text)
+    reading = _Reading()
+    for block in blocks(text):
+        _read(block, reading)
+    meanings = _ranked(list(reading.meanings.values()))
+    innermost, speaker = ("", None) if meanings else _innermost(reading.complaint)
     return Analysis(
-        wrappers, stage[1] if stage else "", stage[2].strip() if stage else "", tuple(meanings)
+        tuple(
+            Wrapper(layer.name, layer.passes)
+            for layer in known().layers
+            if layer.name in reading.layers
+        ),
+        reading.stage,
+        reading.detail,
+        meanings,
+        innermost,
+        speaker.name if speaker else "",
+        () if meanings else known().checks[bool(speaker and speaker.inside)],
     )
 
 
-def _meaning(row: dict[str, Any], match: re.Match[str]) -> Meaning:
-    # Of alternatives, only the one that matched has groups: {1} is its first.
-    groups = [group for group in match.groups() if group]
+def _read(block: str, reading: _Reading) -> None:
+    """Add what ``block`` shows to ``reading``."""
+    small = lower(block).replace("\n", " ")
+    for row, hit in sorted(_hits(block, small), key=lambda pair: pair[1].start):
+        reading.meanings.setdefault(row.id, (row, _meaning(row, block, hit)))
+    for layer in known().layers:
+        if layer.name not in reading.layers and any(phrase in small for phrase in layer.says):
+            reading.layers.add(layer.name)
+    if not reading.stage and (stage := _STAGE.search(block)):
+        reading.stage, reading.detail = stage[1], stage[2].strip()
+    if _COMPLAINT.search(block):
+        reading.complaint = block
 
+
+def _hits(block: str, small: str) -> Iterator[tuple[KnownError, _Hit]]:
+    """Yield each row that matches, if no row before it has matched the same words."""
+    spelled = _numbers(block, small)
+    spans: list[tuple[int, int]] = []
+    for row in known().rows:
+        hit = _phrase(row, block, small)
+        if hit is None:
+            hit = next((spelled[number] for number in row.numbers if number in spelled), None)
+        if hit is None or any(start < hit.end and hit.start < end for start, end in spans):
+            continue
+        spans.append((hit.start, hit.end))
+        yield row, hit
+
+
+def _phrase(row: KnownError, block: str, small: str) -> _Hit | None:
+    """Return where a phrase of ``row`` stands, and its pattern matches around it."""
+    for phrase in row.says:
+        at = small.find(phrase)
+        for _ in range(_TRIES):
+            if at < 0:
+                break
+            end = at + len(phrase)
+            if not row.pattern:
+                return _Hit(at, end, ())
+            match = row.regex.search(block, max(0, at - _REACH), end + _REACH)
+            if match:
+                # Of alternatives, only the one that matched has groups: {1} is its first.
+                groups = tuple(group for group in match.groups() if group)
+                return _Hit(match.start(), match.end(), groups)
+            at = small.find(phrase, end)
+    return None
+
+
+def _numbers(block: str, small: str) -> dict[tuple[str, int], _Hit]:
+    """Return the error numbers in ``block``, each at its first place."""
+    found: dict[tuple[str, int], _Hit] = {}
+    for spelling in known().spellings:
+        if not any(phrase in small for phrase in spelling.says):
+            continue
+        for match in islice(spelling.regex.finditer(block), _NUMBERS):
+            number = next(group for group in match.groups() if group)
+            hit = _Hit(match.start(), match.end(), (number,))
+            found.setdefault((spelling.of, int(number)), hit)
+    return found
+
+
+def _meaning(row: KnownError, block: str, hit: _Hit) -> Meaning:
     def group_text(reference: re.Match[str]) -> str:
         index = int(reference[1]) - 1
-        return groups[index] if index < len(groups) else "it"
+        return hit.groups[index] if index < len(hit.groups) else "it"
 
     def fill(text: str) -> str:
         return re.sub(r"\{(\d)\}", group_text, text)
 
-    title = next((failure.title for failure in FAILURES if failure.id == row["failure"]), "")
     return Meaning(
-        row["failure"],
-        title,
-        row["stage"],
-        match[0],
-        fill(row["cause"]),
-        tuple(map(fill, row["next"])),
+        row.id,
+        row.failure,
+        next((failure.title for failure in FAILURES if failure.id == row.failure), ""),
+        row.stage,
+        block[hit.start : hit.end].replace("\n", " ")[:_QUOTED],
+        row.fixed_by,
+        fill(row.cause),
+        tuple(map(fill, row.otherwise)),
+        tuple(map(fill, row.next)),
     )
+
+
+def _ranked(found: list[tuple[KnownError, Meaning]]) -> tuple[Meaning, ...]:
+    """Return the meanings to show: causes without their symptoms, one for each failure."""
+    causes = [pair for pair in found if not pair[0].symptom] or found
+    kept: dict[str, Meaning] = {}
+    for row, meaning in causes:
+        kept.setdefault(row.failure or row.id, meaning)
+    return tuple(kept.values())[:MOST]
+
+
+def _innermost(block: str) -> tuple[str, Layer | None]:
+    """Return the innermost message of the last line that complains, and who said it."""
+    lines = [
+        line
+        for line in block.split("\n")
+        if _COMPLAINT.search(line) and not _NOISE.search(lower(line))
+    ]
+    if not lines:
+        return "", None
+    line = lines[-1]
+    end, layer = _last_layer(line)
+    if layer is None:
+        layer = next((found for found in map(_speaker, reversed(lines)) if found), None)
+    message = line[end:].strip() or line
+    if logged := _LOGGED.findall(message):
+        message = logged[-1]
+    return (_TAIL.sub("", message) or line)[-_QUOTED:], layer
+
+
+def _speaker(line: str) -> Layer | None:
+    return _last_layer(line)[1]
+
+
+def _last_layer(line: str) -> tuple[int, Layer | None]:
+    """Return the end of the last phrase of a layer in ``line``, and the layer."""
+    small = lower(line)
+    last: tuple[int, Layer | None] = (0, None)
+    for layer in known().layers:
+        for phrase in layer.says:
+            at = small.rfind(phrase)
+            if at >= 0 and at + len(phrase) >= last[0]:
+                last = (at + len(phrase), layer)
+    return last

@@ -3,7 +3,7 @@
 import argparse
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -47,14 +47,18 @@ def run(args: argparse.Namespace) -> int:
 
     :raises InputError: when there is no text.
     """
-    from nvgraft_cli.explain_error.analysis import LIMIT, analyse
+    from nvgraft_cli.explain_error.analysis import analyse
+    from nvgraft_cli.explain_error.paste import LIMIT, decode
 
     if args.text:
         text = " ".join(args.text)
     else:
         if sys.stdin.isatty():
             print("nvgraft: paste the error, then press Ctrl-D", file=sys.stderr)
-        text = sys.stdin.buffer.read(LIMIT).decode("utf-8", "replace")
+        data = sys.stdin.buffer.read(LIMIT + 1)
+        if len(data) > LIMIT:
+            print(f"nvgraft: only the first {LIMIT >> 20} MiB are read", file=sys.stderr)
+        text = decode(data[:LIMIT])
     if not text.strip():
         raise InputError("no text: pass the error as an argument, or on standard input")
     analysis = analyse(text)
@@ -76,12 +80,12 @@ def _lines(analysis: "Analysis", *, colour: bool) -> Iterator[str]:
         yield f"failed at the stage: {printable(analysis.stage)}"
         yield ""
     if not analysis.meanings:
-        yield "this text contains no known error of GPU containers"
-        yield (
-            "paste the whole output, with the innermost quoted message; or set debug in "
-            "config.toml, start the container again, and read the log"
-        )
+        yield from _unknown(analysis)
         return
+    if len(analysis.meanings) > 1:
+        yield "several errors are known here, the likeliest cause first; after it is fixed, the"
+        yield "others may be gone: the first check under next tells whether a cause applies"
+        yield ""
     for number, meaning in enumerate(analysis.meanings):
         if number:
             yield ""
@@ -90,8 +94,30 @@ def _lines(analysis: "Analysis", *, colour: bool) -> Iterator[str]:
         if meaning.failure:
             yield from _paragraph("failure", f"{meaning.failure}: {meaning.title}")
         yield from _paragraph("cause", printable(meaning.cause))
-        for index, step in enumerate(meaning.next):
-            yield from _paragraph("next" if index == 0 else "", printable(step))
+        for other in meaning.otherwise:
+            yield from _paragraph("or", printable(other))
+        yield from _paragraph("fixed by", meaning.fixed_by)
+        yield from _steps(meaning.next)
+
+
+def _unknown(analysis: "Analysis") -> Iterator[str]:
+    yield "this text contains no known error of GPU containers"
+    if analysis.innermost:
+        yield from _paragraph("message", printable(analysis.innermost))
+        yield from _paragraph("said by", analysis.said_by or "a program that is not known here")
+    yield ""
+    yield "two checks that separate the most causes:"
+    yield from _steps(analysis.checks)
+    yield ""
+    yield (
+        "paste the whole output, with the innermost quoted message; or set debug in "
+        "config.toml, start the container again, and read the log"
+    )
+
+
+def _steps(steps: Iterable[str]) -> Iterator[str]:
+    for index, step in enumerate(steps):
+        yield from _paragraph("next" if index == 0 else "", printable(step))
 
 
 def _paragraph(name: str, text: str) -> list[str]:

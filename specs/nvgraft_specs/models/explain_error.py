@@ -20,11 +20,14 @@ class Wrapper(Strict):
 class Meaning(Strict):
     """One recognised error."""
 
+    id: str = Field(description="the name of this error, which does not change")
     failure: str = Field(description="the section of docs/failures.md, or empty")
     title: str
     stage: str = Field(description="the stage of a container's start that prints this error")
     words: str = Field(description="the recognised part of the text")
-    cause: str
+    fixed_by: str = Field(description="who can fix it")
+    cause: str = Field(description="the likeliest cause")
+    otherwise: list[str] = Field(description="other causes, each with what tells it apart")
     next: list[str] = Field(description="what to do next")
 
 
@@ -35,4 +38,7 @@ class Analysis(Strict):
     wrappers: list[Wrapper] = Field(description="the outermost first")
     stage: str = Field(description="the failing program's own name of the stage, or empty")
     detail: str
-    meanings: list[Meaning]
+    meanings: list[Meaning] = Field(description="the likeliest cause first")
+    innermost: str = Field(description="the innermost message where nothing is known, or empty")
+    said_by: str = Field(description="the program that said it, or empty")
+    checks: list[str] = Field(description="where nothing is known: what separates the causes")

@@ -1,0 +1,123 @@
+"""The known errors of ``nvgraft_specs.errors``, ready to be matched."""
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from nvgraft_specs import errors
+
+
+@dataclass(frozen=True)
+class KnownError:
+    """A known error; its keys are described in :mod:`nvgraft_specs.errors`."""
+
+    id: str
+    failure: str
+    stage: str
+    fixed_by: str
+    says: tuple[str, ...]
+    pattern: str
+    numbers: tuple[tuple[str, int], ...]
+    symptom: bool
+    cause: str
+    otherwise: tuple[str, ...]
+    next: tuple[str, ...]
+
+    @cached_property
+    def regex(self) -> re.Pattern[str]:
+        """The compiled pattern; compiled for the rows whose phrase occurs only."""
+        return re.compile(self.pattern, re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A program that passes on errors of others.
+
+    :ivar inside: whether it runs in the container.
+    """
+
+    name: str
+    says: tuple[str, ...]
+    passes: str
+    inside: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """How programs print an error number.
+
+    :ivar of: whose number it is: ``cuda`` or ``nvml``.
+    :ivar regex: the first group that matched is the number.
+    """
+
+    of: str
+    says: tuple[str, ...]
+    regex: re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All that is known about errors.
+
+    :ivar layers: from the outside in.
+    :ivar words: what programs print in other languages, longest first, and the English words.
+    :ivar checks: the two checks for an unknown error, by whether it comes from the container.
+    """
+
+    rows: tuple[KnownError, ...]
+    layers: tuple[Layer, ...]
+    words: tuple[tuple[str, str], ...]
+    spellings: tuple[Spelling, ...]
+    checks: dict[bool, tuple[str, ...]]
+
+
+@cache
+def known() -> Known:
+    """Read the data of :mod:`nvgraft_specs.errors`."""
+    folder = Path(errors.__file__).parent
+    data = [tomllib.loads((folder / f"{name}.toml").read_text("utf-8")) for name in errors.FILES]
+    tables = {name: table for file in data for name, table in file.items() if name != "error"}
+    words = [(other, row["english"]) for row in tables["words"] for other in row["others"]]
+    return Known(
+        tuple(_row(row, tables["steps"]) for file in data for row in file.get("error", ())),
+        tuple(
+            Layer(row["name"], tuple(row["says"]), row["passes"], row["place"] == "inside")
+            for row in tables["layer"]
+        ),
+        tuple(sorted(words, key=lambda pair: -len(pair[0]))),
+        tuple(
+            Spelling(
+                row["of"],
+                tuple(row["says"]),
+                re.compile("|".join(f"(?:{each})" for each in row["patterns"]), re.IGNORECASE),
+            )
+            for row in tables["spelling"]
+        ),
+        {place == "inside": tuple(map(_bare, steps)) for place, steps in tables["checks"].items()},
+    )
+
+
+def _row(row: dict[str, Any], steps: dict[str, str]) -> KnownError:
+    return KnownError(
+        id=row["id"],
+        failure=row.get("failure", ""),
+        stage=row["stage"],
+        fixed_by=errors.FIXED_BY[row.get("fixed_by", "node")],
+        says=tuple(row["says"]),
+        pattern=row.get("pattern", ""),
+        numbers=tuple((of, number) for of in ("cuda", "nvml") for number in row.get(of, ())),
+        symptom=row.get("symptom", False),
+        cause=_bare(row["cause"]),
+        otherwise=tuple(map(_bare, row.get("otherwise", ()))),
+        next=tuple(
+            _bare(steps[step[1:]] if step.startswith("=") else step) for step in row["next"]
+        ),
+    )
+
+
+def _bare(text: str) -> str:
+    """Return ``text`` without the backticks that mark its commands."""
+    return text.replace("`", "")

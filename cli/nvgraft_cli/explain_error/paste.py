@@ -1,0 +1,97 @@
+"""Read a paste: what was copied from a terminal, a log or a web page, as plain blocks of text."""
+
+import re
+from collections.abc import Iterator
+
+from nvgraft_cli.explain_error.known import known
+
+#: Bytes of a paste that are read.
+LIMIT = 1 << 24
+
+#: Characters of a block, and those that a block repeats of the one before.
+_BLOCK = 1 << 18
+_OVERLAP = 1 << 12
+
+_ESCAPED_ESCAPE = re.compile(r"(?<!\\)\\+(?:u001b|x1b|033)|#033", re.IGNORECASE)
+_TERMINAL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z]")
+_COLOUR = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3}){0,4})?m")
+# The lookbehind makes a long row of backslashes match once, not at each backslash.
+_ESCAPED_UNICODE = re.compile(r"(?<!\\)\\+u00(22|26|27|3c|3e|60)", re.IGNORECASE)
+_ESCAPED_SPACE = re.compile(r"(?<!\\)\\+([nrt])")
+_ESCAPED_QUOTE = re.compile(r"(?<!\\)\\+([\"'`/])")
+_ENTITY = re.compile(r"&(quot|apos|lt|gt|amp|#34|#39|#x27|nbsp);")
+_ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "apos": "'", "#39": "'", "#x27": "'", "nbsp": " "}
+_COMPOSE = re.compile(r"^[\w.-]{1,64} +\| ?", re.MULTILINE)
+#: Control characters, frames that programs draw around messages, and all spaces but " ".
+_BLANK = r"\x00-\x09\x0b-\x1f\x7f-\xa0\u2000-\u200b\u2500-\u259f\u3000\ufeff\ufffd"
+_SPACE = re.compile(rf"[ {_BLANK}]{{2,}}|[{_BLANK}]")
+_NEWLINES = re.compile(r" ?\n[ \n]*")
+_QUOTES = str.maketrans("\u2018\u2019\u201c\u201d\u00ab\u00bb\uff1a\uff0c", '\'\'"""":,')
+
+
+def decode(data: bytes) -> str:
+    """Decode a paste: UTF-8, or UTF-16 as Windows programs write it. Other bytes do no harm."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return data.decode("utf-16", "replace")
+    sample = data[:4096]
+    if len(sample) > 8 and sample[1::2].count(0) > len(sample) * 0.4:
+        return data.decode("utf-16-le", "replace")
+    return data.decode("utf-8", "replace")
+
+
+def blocks(text: str) -> Iterator[str]:
+    """Yield ``text`` in plain blocks that end with a line where they can."""
+    start = 0
+    while start < len(text):
+        end = start + _BLOCK
+        if end < len(text):
+            end = text.rfind("\n", end - _OVERLAP, end) + 1 or end
+        yield plain(text[max(0, start - _OVERLAP) : end])
+        start = end
+
+
+def plain(text: str) -> str:
+    """Return ``text`` as English, without terminal sequences, escapes and frames.
+
+    White space is one space, or one line end.
+    """
+    if "\\" in text or "#033" in text:
+        text = _ESCAPED_ESCAPE.sub("\x1b", text)
+    if "\x1b" in text:
+        text = _TERMINAL.sub("", text)
+    if "\\" in text:
+        text = _ESCAPED_UNICODE.sub(lambda match: chr(int(match[1], 16)), text)
+        text = _ESCAPED_SPACE.sub(lambda match: " " if match[1] == "t" else "\n", text)
+        text = _ESCAPED_QUOTE.sub(r"\1", text)
+    if "&" in text:
+        text = _ENTITY.sub(lambda match: _ENTITIES.get(match[1], '"'), text)
+    if not text.isascii():
+        text = text.translate(_QUOTES)
+    text = _SPACE.sub(" ", _COMPOSE.sub("", _COLOUR.sub("", text)))
+    return _english(_NEWLINES.sub("\n", text).strip())
+
+
+def lower(text: str) -> str:
+    """Return ``text`` with small ASCII letters; other letters keep their number of characters."""
+    return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
+
+
+def _english(text: str) -> str:
+    small = lower(text)
+    words = known().words
+    for other, english in words if not text.isascii() else filter(_is_ascii, words):
+        at = small.find(other)
+        if at < 0:
+            continue
+        pieces, done = [], 0
+        while at >= 0:
+            pieces += [text[done:at], english]
+            done = at + len(other)
+            at = small.find(other, done)
+        text = "".join([*pieces, text[done:]])
+        small = lower(text)
+    return text
+
+
+def _is_ascii(words: tuple[str, str]) -> bool:
+    return words[0].isascii()

@@ -1,0 +1,33 @@
+"""Known errors of GPU containers, as data that ``nvgraft explain-error`` matches with a paste.
+
+Files are read in the order of ``FILES``. Where the matches of two rows overlap, the row that comes
+first counts: put the special before the general.
+
+Keys of an ``[[error]]``:
+
+- ``id``: a name that does not change.
+- ``failure``: an id of :mod:`nvgraft_specs.checks`, where ``nvgraft doctor`` has a check.
+- ``stage``: the stage that prints the error.
+- ``fixed_by``: ``node``, ``image``, ``user`` or ``cluster``: who can fix it (default: ``node``).
+- ``says``: plain phrases in lower case, one of which is in every paste that the row explains.
+  White space in a paste counts as one space.
+- ``pattern``: a regular expression that has to match around the phrase, in any case; without it,
+  the phrase alone is the match. ``cause``, ``otherwise`` and ``next`` refer to its groups ({1}).
+- ``cuda``, ``nvml``: error numbers of CUDA and of NVML that the row explains, however a program
+  spells them (cuda.toml).
+- ``symptom``: true where another error in the same paste explains more.
+- ``cause``: the likeliest cause.
+- ``otherwise``: other causes, each with the observation that tells it apart.
+- ``next``: what to do next; ``=NAME`` is the step NAME of host.toml. Commands stand in backticks,
+  which are not printed.
+"""
+
+FILES = ("toolkit", "engine", "kubernetes", "cuda", "inside", "host", "layers", "languages")
+
+#: Who can fix an error, by the value of ``fixed_by``.
+FIXED_BY = {
+    "node": "the administrator of the node",
+    "image": "the author of the image",
+    "user": "whoever starts the container",
+    "cluster": "the operator of the cluster",
+}

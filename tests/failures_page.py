@@ -1,0 +1,54 @@
+"""Write the causes and next steps of ``nvgraft explain-error`` into docs/failures.md.
+
+    PYTHONPATH=hook:cli:specs:tests .venv/bin/python tests/failures_page.py
+
+Headings, phrases, reports and all other paragraphs of a section are written by hand and stay.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from nvgraft_specs import errors
+
+PAGE = Path(__file__).parent.parent / "docs/failures.md"
+
+_SECTION = re.compile(r"^## ([\w-]+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+_WRITTEN = re.compile(r"^At the stage \*.*?\n\n(?:- .*\n)+\n?", re.MULTILINE)
+
+
+def rewritten(page: str) -> str:
+    """Return ``page`` with the present causes and next steps."""
+    return _SECTION.sub(lambda section: f"## {section[1]}\n{_body(section[1], section[2])}", page)
+
+
+def _body(failure: str, body: str) -> str:
+    head, fence, tail = _WRITTEN.sub("", body).partition("\n```\n\n")
+    return head + fence + "".join(_rows(failure)) + tail
+
+
+def _rows(failure: str) -> Iterator[str]:
+    folder = Path(errors.__file__).parent
+    data = [tomllib.loads((folder / f"{name}.toml").read_text("utf-8")) for name in errors.FILES]
+    shared = next(file["steps"] for file in data if "steps" in file)
+    for row in (row for file in data for row in file.get("error", ())):
+        if row.get("failure") != failure:
+            continue
+        yield f"At the stage *{row['stage']}*: {_named(row['cause'])}.\n\n"
+        for other in row.get("otherwise", ()):
+            yield f"- {_named(other)}\n"
+        for step in row["next"]:
+            yield f"- {_named(shared[step[1:]] if step.startswith('=') else step)}\n"
+        yield "\n"
+
+
+def _named(text: str) -> str:
+    """Return ``text`` with words in capitals for the names that an error contains."""
+    for group, word in (("{1}", "NAME"), ("{2}", "VALUE"), ("{3}", "VALUE")):
+        text = text.replace(group, word)
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rewritten(PAGE.read_text("utf-8")), "utf-8")
