@@ -106,6 +106,8 @@ CASES = [
         0,
     ),
     (["last-error"], None),
+    (["help", "driver", "root"], 0),
+    (["help", "nvml-slow"], 0),
 ]
 
 

@@ -18,12 +18,10 @@ from nvgraft_specs.models.host import Device, RegularFile, load_host
 pytestmark = pytest.mark.requires("root", "overlayfs", "x86_64", "ldconfig")
 
 _MAIN = """
-import argparse, sys
-from nvgraft_cli.simulate import command as simulate
-parser = argparse.ArgumentParser(prog="nvgraft")
-simulate.add_arguments(parser)
-args = parser.parse_args()
-sys.exit(args.run(args))
+import sys
+from nvgraft_cli.shell.main import main
+sys.argv.insert(1, "simulate")
+sys.exit(main())
 """
 SIMULATE = [sys.executable, "-c", _MAIN]
 ENVIRONMENT = {

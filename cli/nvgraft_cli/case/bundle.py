@@ -18,6 +18,7 @@ from nvgraft.formats.tree import Bounds, LiveTree, Node, OutOfBounds, Tree, open
 from nvgraft.request.oci import CONFIG_LIMIT, ContainerConfig, parse_config, read_config
 from nvgraft_cli.case.image.archive import is_image, open_image
 from nvgraft_cli.case.image.tree import ImageTree
+from nvgraft_cli.shell.arguments import STDIN
 from nvgraft_cli.shell.errors import InputError
 
 _WHAT = "a bundle, a config.json, a root file system or an image archive"
@@ -307,7 +308,8 @@ def _is_json(path: str) -> bool:
 
 
 def _config_alone(path: str, env: Sequence[str]) -> ContainerSide:
-    directory = os.path.dirname(os.path.abspath(path))
+    # A relative root.path of standard input counts from the working directory.
+    directory = os.getcwd() if path == STDIN else os.path.dirname(os.path.abspath(path))
     data = _with_env(_read(path), env)
     container = parse_config(data)
     try:

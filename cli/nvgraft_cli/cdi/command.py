@@ -3,14 +3,13 @@
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nvgraft.base.errors import Refusal, printable
 from nvgraft_cli.case.hosts import open_host, read_configuration
 from nvgraft_cli.cdi import DEFAULT_STRATEGIES, STRATEGIES
 from nvgraft_cli.cdi.arguments import add_hook_path
-from nvgraft_cli.shell.arguments import add_format, add_host
-from nvgraft_cli.shell.output import write_whole
+from nvgraft_cli.shell.arguments import add_answer, add_host
 
 if TYPE_CHECKING:
     from nvgraft.host.components import Host
@@ -36,23 +35,6 @@ _NOT_RECORDED = (
 )
 
 
-class _Output(argparse.Action):
-    """``--output``: a command that writes a file cannot be confined like one that only looks.
-
-    See :mod:`nvgraft_cli.shell.confine`.
-    """
-
-    def __call__(
-        self,
-        _parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        _option: str | None = None,
-    ) -> None:
-        namespace.output = values
-        namespace.looks_only = False
-
-
 def add_arguments(group: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``cdi`` and its sub-command ``generate``."""
     group.description = "Write a CDI specification (Container Device Interface) of a host."
@@ -66,13 +48,7 @@ def add_arguments(group: argparse.ArgumentParser) -> None:
         epilog=_EXAMPLES,
     )
     add_host(parser)
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        action=_Output,
-        help="the file to write (default: standard output)",
-    )
-    add_format(parser, "yaml", "json", text="default: as FILE's name says, else yaml")
+    add_answer(parser, "yaml", "json", text="default: as FILE's name says, else yaml")
     parser.add_argument(
         "--device-name-strategy",
         metavar="NAME",
@@ -83,6 +59,7 @@ def add_arguments(group: argparse.ArgumentParser) -> None:
     )
     add_hook_path(parser)
     parser.set_defaults(run=run, open_first=_ask_driver, opened=None, format=None)
+    parser.set_defaults(output_mode=0o644)  # readable for the engines of all users
 
 
 def _ask_driver(args: argparse.Namespace) -> None:
@@ -151,10 +128,7 @@ def run(args: argparse.Namespace) -> int:
     text = spec.text(
         document, args.format or _SUFFIXES.get(os.path.splitext(args.output or "")[1], "yaml")
     )
-    if args.output is None:
-        sys.stdout.write(text)
-    else:
-        write_whole(args.output, text, 0o644)  # readable for the engines of all users
+    sys.stdout.write(text)
     return 0
 
 

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from nvgraft_cli.shell import terminal
-from nvgraft_cli.shell.arguments import add_config, add_container, add_format
+from nvgraft_cli.shell.arguments import add_answer, add_config, add_container, add_node, source
 from nvgraft_cli.shell.output import print_document
 
 _EXAMPLES = """\
@@ -27,9 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "options, device rules, links."
     )
     parser.epilog = _EXAMPLES
-    parser.add_argument("a", metavar="A", help="one side")
-    parser.add_argument("b", metavar="B", help="the other side")
+    parser.add_argument("a", metavar="A", type=source, help="one side (- reads standard input)")
+    parser.add_argument("b", metavar="B", type=source, help="the other side")
     add_container(parser, None, "none; needed for sides that are hosts")
+    add_node(parser)
     add_config(parser, "for sides that are hosts: the built-in defaults")
     parser.add_argument(
         "--device", metavar="NAME", help="the device of a CDI specification (default: all)"
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also list the entries that differ only in the driver's version",
     )
-    add_format(parser, "text", "json", "markdown")
+    add_answer(parser, "text", "json", "markdown")
     parser.set_defaults(run=run, looks_only=True)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nvgraft.base.errors import printable
 from nvgraft_cli.case.hosts import ask_first
 from nvgraft_cli.shell import terminal
-from nvgraft_cli.shell.arguments import add_container, add_format, add_host
+from nvgraft_cli.shell.arguments import add_answer, add_container, add_host, source
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 
@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cdi",
         metavar="FILE",
+        type=source,
         action="append",
         default=[],
         help="a CDI specification to check (default: the installed ones)",
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also list the checks that passed, and those that could not be made",
     )
-    add_format(parser)
+    add_answer(parser)
     parser.set_defaults(run=run, looks_only=True, open_first=_open_first)
 
 

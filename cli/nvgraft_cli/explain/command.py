@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nvgraft_cli.case.hosts import ask_first
 from nvgraft_cli.shell import documentation, terminal
-from nvgraft_cli.shell.arguments import add_case, add_format
+from nvgraft_cli.shell.arguments import add_answer, add_case
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document, write_whole
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = _EXAMPLES
     add_case(parser)
-    add_format(parser)
+    add_answer(parser)
     parser.add_argument(
         "--html",
         metavar="FILE",
@@ -44,13 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="the address of the documentation, for links (default: the installed one, if any)",
     )
-    parser.set_defaults(run=run, looks_only=True, open_first=_open_first, page_to=None)
+    parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
+    parser.set_defaults(deliver=_deliver, page_to=None)
 
 
-def _open_first(args: argparse.Namespace) -> None:
-    ask_first(args)
+def _deliver(args: argparse.Namespace) -> None:
     if args.html is not None:
-        from nvgraft_cli.explain.confined_page import split
+        from nvgraft_cli.shell.apart import split
 
         args.page_to = split(args.html)
 
@@ -110,7 +110,7 @@ def _write_page(args: argparse.Namespace, case: "Case", story: "Story") -> None:
     docs = _docs_from(args.html) if args.docs is None else args.docs.rstrip("/")
     page = render(story, before_and_after(case, plan) if plan.decision == "inject" else None, docs)
     if args.page_to is None:  # not confined: another program called main()
-        write_whole(args.html, page)
+        write_whole(args.html, page.encode())
         return
     with open(args.page_to, "w", encoding="utf-8") as pipe:
         pipe.write(page)

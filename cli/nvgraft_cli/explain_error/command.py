@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nvgraft.base.errors import printable
 from nvgraft_cli.shell import terminal
-from nvgraft_cli.shell.arguments import add_format
+from nvgraft_cli.shell.arguments import add_answer
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 
@@ -36,9 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = _EXAMPLES
     parser.add_argument(
-        "text", metavar="TEXT", nargs="*", help="the error (default: standard input)"
+        "text", metavar="TEXT", nargs="*", help="the error (default, or -: standard input)"
     )
-    add_format(parser)
+    add_answer(parser)
     parser.set_defaults(run=run, looks_only=True)
 
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft_cli.explain_error.analysis import analyse
     from nvgraft_cli.explain_error.paste import LIMIT, decode
 
-    if args.text:
+    if args.text and args.text != ["-"]:
         text = " ".join(args.text)
     else:
         if sys.stdin.isatty():

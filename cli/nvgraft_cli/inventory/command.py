@@ -16,7 +16,7 @@ from nvgraft_cli.inventory.refresh import (
     refresh,
     require_root,
 )
-from nvgraft_cli.shell.arguments import add_config, add_format
+from nvgraft_cli.shell.arguments import add_answer, add_config, add_node
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 
@@ -59,7 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         if function is not _drop:
             add_config(action, "the one that the hook uses")
-        add_format(action)
+        add_node(action)
+        add_answer(action)
         action.set_defaults(run=run, action=function)
 
 

@@ -3,7 +3,7 @@
 import argparse
 
 from nvgraft_cli.inventory.refresh import become_like_the_hook, named_config, require_root
-from nvgraft_cli.shell.arguments import add_config, add_format
+from nvgraft_cli.shell.arguments import add_config, add_format, add_node
 
 _EXAMPLES = """\
 examples:
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " the next container does not wait for it."
     )
     parser.epilog = _EXAMPLES
+    add_node(parser)
     add_config(parser, "the one that the hook uses")
     parser.add_argument(
         "--check",

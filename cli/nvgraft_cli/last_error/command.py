@@ -9,7 +9,7 @@ from nvgraft.base.files import reason
 from nvgraft.report.last_error import DIRECTORY, SIZE_LIMIT, directory_of, file_name
 from nvgraft.system import userns
 from nvgraft.system.rundir import unlike_ours
-from nvgraft_cli.shell.arguments import add_format
+from nvgraft_cli.shell.arguments import add_answer, add_node
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 
@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="the container's id, or its beginning (default: the newest record)",
     )
-    add_format(parser)
+    add_node(parser)
+    add_answer(parser)
     parser.set_defaults(run=run, looks_only=True)
 
 

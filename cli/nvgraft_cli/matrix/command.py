@@ -5,7 +5,7 @@ import os
 import sys
 
 from nvgraft_cli.shell import terminal
-from nvgraft_cli.shell.arguments import add_config, add_format
+from nvgraft_cli.shell.arguments import add_answer, add_config, source
 from nvgraft_cli.shell.output import print_document
 
 _EXAMPLES = """\
@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "hosts",
         metavar="HOST",
+        type=source,
         nargs="+",
         help="a nvgraft.host/1 document, a directory of them, or a gallery host",
     )
@@ -34,12 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--containers",
         "--bundles",
         metavar="DIR",
+        type=source,
         nargs="+",
         required=True,
         help="OCI bundles, or a directory of bundles",
     )
     add_config(parser, "the built-in defaults")
-    add_format(parser, "text", "csv", "json")
+    add_answer(parser, "text", "csv", "json")
     parser.add_argument(
         "--jobs",
         type=_positive,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import shtab
 
 from nvgraft.report import last_error
+from nvgraft_cli.shell import nodes
 from nvgraft_cli.shell.commands import GROUPS
 from nvgraft_cli.shell.help import topics
 from nvgraft_cli.shell.parser import CommandParser, commands_of, whole_program
@@ -67,6 +68,7 @@ def _completers() -> dict[str, _Completer]:
         "HOST": hosts,
         "A": hosts,
         "B": hosts,
+        "NODE": _lines("nodes", "running node", f"ls {nodes.DIRECTORY} 2>/dev/null"),
         "ID": _lines("records", "record", records),
         "WORD": _words("topics", "topic", topics()),
     }

@@ -10,7 +10,7 @@ from nvgraft_cli.case.hosts import ask_first
 from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.cdi.arguments import add_hook_path
 from nvgraft_cli.shell import refusals, terminal, text
-from nvgraft_cli.shell.arguments import add_case, add_format
+from nvgraft_cli.shell.arguments import add_answer, add_case
 
 _EXAMPLES = """\
 examples:
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     add_case(parser)
     help_text = "default: text; cdi: a CDI specification (JSON) with the edits of the plan"
-    add_format(parser, "text", "json", "cdi", text=help_text)
+    add_answer(parser, "text", "json", "cdi", text=help_text)
     add_hook_path(parser)
     parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
 

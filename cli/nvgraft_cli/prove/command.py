@@ -6,7 +6,7 @@ import sys
 from nvgraft.base.errors import printable
 from nvgraft_cli.case.hosts import ask_first
 from nvgraft_cli.shell import terminal
-from nvgraft_cli.shell.arguments import add_case, add_format
+from nvgraft_cli.shell.arguments import add_answer, add_case
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the program that opens a library (default: the container's own)",
     )
     add_case(parser)
-    add_format(parser)
+    add_answer(parser)
     parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
 
 

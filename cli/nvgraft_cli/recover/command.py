@@ -16,7 +16,7 @@ from nvgraft.base.files import reason
 from nvgraft.container.container import is_host_root
 from nvgraft.system import lock, syscalls
 from nvgraft.system.rundir import require_private
-from nvgraft_cli.shell.arguments import add_format
+from nvgraft_cli.shell.arguments import add_answer, add_node
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 
@@ -42,7 +42,8 @@ as well."""
     parser.add_argument(
         "--dry-run", action="store_true", help="change nothing, and show what would be done"
     )
-    add_format(parser)
+    add_node(parser)
+    add_answer(parser)
     parser.set_defaults(run=run)
 
 

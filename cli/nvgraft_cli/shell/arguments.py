@@ -10,6 +10,9 @@ from nvgraft_cli.shell.terminal import WHEN
 #: The title of the options of every command.
 EVERYWHERE = "every command"
 
+#: What `-` stands for where a document, an image or a container is read.
+STDIN = "/dev/stdin"
+
 
 def add_everywhere(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command, which may stand before and after its name.
@@ -44,6 +47,19 @@ def add_everywhere(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def source(text: str) -> str:
+    """Return the path of an input: that of standard input for `-`. For ``type``."""
+    return STDIN if text == "-" else text
+
+
+def reads_stdin(args: argparse.Namespace) -> bool:
+    """Tell whether a command line names standard input by `-`."""
+    return any(
+        value == STDIN or (isinstance(value, list) and STDIN in value)
+        for value in vars(args).values()
+    )
+
+
 def add_case(parser: argparse.ArgumentParser) -> None:
     """Add the arguments for a container on a host."""
     add_container(parser, ".", "this directory")
@@ -59,9 +75,10 @@ def add_container(parser: argparse.ArgumentParser, default: str | None, shown: s
         "--container",
         "--bundle",
         metavar="PATH",
+        type=source,
         default=default,
         help="an OCI bundle, a config.json, a root file system, or an image (docker save archive,"
-        f" OCI layout); default: {shown}",
+        f" OCI layout); - reads standard input; default: {shown}",
     )
     parser.add_argument(
         "--env",
@@ -73,14 +90,26 @@ def add_container(parser: argparse.ArgumentParser, default: str | None, shown: s
 
 
 def add_host(parser: argparse.ArgumentParser) -> None:
-    """Add ``--host`` and ``--config``."""
-    parser.add_argument(
+    """Add ``--host``, ``--node`` and ``--config``."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
         "--host",
         metavar="HOST",
-        help="a nvgraft.host/1 document, or a name of `nvgraft simulate --list` (default: this"
-        " machine)",
+        type=source,
+        help="a nvgraft.host/1 document (- reads standard input), or a name of"
+        " `nvgraft simulate --list` (default: this machine)",
     )
+    add_node(group)
     add_config(parser, "the hook's own; with --host: the built-in defaults")
+
+
+def add_node(parser: argparse._ActionsContainer) -> None:
+    """Add ``--node``, which the program itself handles: the command then runs on that node."""
+    parser.add_argument(
+        "--node",
+        metavar="NODE",
+        help="run on a simulated node that `nvgraft simulate --name NODE` has started",
+    )
 
 
 def add_config(parser: argparse.ArgumentParser, shown: str) -> None:
@@ -90,6 +119,26 @@ def add_config(parser: argparse.ArgumentParser, shown: str) -> None:
     """
     parser.add_argument(
         "--config", metavar="FILE", help=f"config.toml of the hook (default: {shown})"
+    )
+
+
+def add_answer(parser: argparse.ArgumentParser, *choices: str, text: str = "") -> None:
+    """Add ``--format`` and ``--output``, which the program itself handles.
+
+    For the parameters see :func:`add_format`.
+    """
+    add_format(parser, *choices, text=text)
+    add_output(parser)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add ``--output``."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=lambda text: None if text == "-" else text,
+        help="write the answer to FILE as a whole (default, or -: standard output)",
     )
 
 

@@ -20,6 +20,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
+#: The exit code of bad usage and input.
+_TROUBLE = 2
+
 
 def _confine(args: argparse.Namespace) -> None:
     from nvgraft_cli.shell import confine, logs
@@ -54,7 +57,10 @@ def _run(words: list[str], pager: terminal.Pager | None) -> int:
     terminal.setup(args.color)
     logs.setup(args.subcommand, debug=args.debug, json=args.log_format == "json")
     try:
-        if args.looks_only and pager is not None:
+        if pager is None:
+            return _answer_here(args)
+        _go_there(args)
+        if args.looks_only:
             if not args.no_pager:
                 pager.start()
             _confine(args)
@@ -69,6 +75,48 @@ def _run(words: list[str], pager: terminal.Pager | None) -> int:
             raise
         fix = "run as a user who can read these paths (and the driver root, unless --host is given)"
         return _report(InputError(f"{error.filename}: {reason(error)} | {fix}"), args)
+    return code
+
+
+def _go_there(args: argparse.Namespace) -> None:
+    """Go to where the command shall answer (--node), and leave a process that writes (--output).
+
+    This process goes on as a child of those that stay.
+    """
+    from nvgraft_cli.shell import arguments
+
+    if arguments.reads_stdin(args):
+        from nvgraft_cli.shell import stdin
+
+        stdin.keep()
+    if args.output is not None:
+        from nvgraft_cli.shell import apart
+
+        apart.send_to(args.output, args.output_mode)
+        terminal.setup(args.color)
+    if args.deliver is not None:
+        args.deliver(args)
+    if args.node is not None:
+        from nvgraft_cli.shell import nodes
+
+        nodes.enter(args.node)
+
+
+def _answer_here(args: argparse.Namespace) -> int:
+    """Run a command in the process of another program, which cannot be confined or forked."""
+    if args.output is None:
+        code: int = args.run(args)
+        return code
+    import contextlib
+    import io
+
+    from nvgraft_cli.shell import output
+
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        code = args.run(args)
+    if code != _TROUBLE and text.getvalue():
+        output.write_whole(args.output, text.getvalue().encode(), args.output_mode)
     return code
 
 

@@ -31,8 +31,8 @@ def _is_command_of_simulate() -> bool:
         return any(" / / " in line and SIMULATED_ROOT in line for line in file)
 
 
-def write_whole(path: str, text: str, mode: int | None = None) -> None:
-    """Replace the file ``path`` by ``text`` atomically.
+def write_whole(path: str, data: bytes, mode: int | None = None) -> None:
+    """Replace the file ``path`` by ``data`` atomically.
 
     :param mode: permission bits; None leaves them to the umask.
     :raises InputError: the file cannot be written, or would be lost with a simulated host.
@@ -44,10 +44,10 @@ def write_whole(path: str, text: str, mode: int | None = None) -> None:
         )
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
-        with open(temporary, "x", encoding="utf-8") as file:
+        with open(temporary, "xb") as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
-            file.write(text)
+            file.write(data)
         os.replace(temporary, path)
     except OSError as error:
         if os.path.exists(temporary):

@@ -213,6 +213,7 @@ def program() -> CommandParser:
     parser.fill()
     # A command that only reads is confined before it runs, and after its open_first (see confine).
     parser.set_defaults(looks_only=False, many_inputs=False, open_first=None)
+    parser.set_defaults(node=None, output=None, output_mode=None, deliver=None)
     parser.set_defaults(debug=False, log_format="text", color="auto", no_pager=False)
     return parser
 

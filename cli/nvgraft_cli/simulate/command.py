@@ -19,18 +19,15 @@ from typing import TYPE_CHECKING
 
 from nvgraft.base.errors import printable
 from nvgraft.system import syscalls
-from nvgraft_cli.shell import logs
-from nvgraft_cli.shell.arguments import add_format
+from nvgraft_cli.shell import logs, nodes
+from nvgraft_cli.shell.arguments import add_format, source
+from nvgraft_cli.shell.children import wait_for
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 from nvgraft_specs import gallery
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from nvgraft_specs.models.host import Host
-
-    _Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
 _SCHEMA = "nvgraft.gallery/1"
 
@@ -49,13 +46,15 @@ _EXAMPLES = """\
 examples:
   nvgraft simulate --list
   sudo nvgraft simulate runfile-a10x2 -- ls -l /dev/nvidia0
-  sudo nvgraft simulate ./node17.json -- bash"""
+  sudo nvgraft simulate ./node17.json -- bash
+  sudo nvgraft simulate --name a eks-t4 -- sleep 1000 &
+  sudo nvgraft plan --node a --container ./web"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``simulate``."""
     parser.usage = (
-        "nvgraft simulate [--no-nvml] HOST -- COMMAND [ARG...]\n"
+        "nvgraft simulate [--no-nvml] [--name NAME] HOST -- COMMAND [ARG...]\n"
         "       nvgraft simulate --list [--format {text,json}]"
     )
     parser.description = _DESCRIPTION
@@ -70,8 +69,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="act as if there were no C compiler: read the GPUs from the snapshot",
     )
     parser.add_argument(
+        "--name",
+        metavar="NAME",
+        help="while COMMAND runs, other commands can run on this host: nvgraft plan --node NAME",
+    )
+    parser.add_argument(
+        "--host",
+        dest="named_host",
+        metavar="HOST",
+        type=source,
+        help="HOST, as an option",
+    )
+    parser.add_argument(
         "host",
         metavar="HOST",
+        type=source,
         nargs="?",
         help="a name from --list, or the path of a nvgraft.host/1 document",
     )
@@ -89,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         if args.list:
             _list(args.format)
             return 0
-        return _simulate(args.host, args.command, nvml=not args.no_nvml)
+        return _simulate(*_host_and_command(args), args.name, nvml=not args.no_nvml)
     except DocumentError as error:
         raise InputError(str(error)) from error
 
@@ -122,18 +134,31 @@ def _summary(host: "Host") -> dict[str, object]:
     }
 
 
-def _simulate(name: str | None, command: list[str], *, nvml: bool) -> int:
-    from nvgraft_cli.simulate import host_maker, sandbox
-    from nvgraft_specs.documents import read_bytes
-    from nvgraft_specs.models.host import parse_host
+def _host_and_command(args: argparse.Namespace) -> tuple[str, list[str]]:
+    """Return HOST, which may stand behind --host, and COMMAND.
 
+    :raises InputError: one of them is missing.
+    """
+    host, command = args.named_host, list(args.command)
+    if host is None:
+        host = args.host
+    elif args.host is not None:
+        command.insert(0, args.host)
     if command[:1] == ["--"]:
         command = command[1:]
-    if name is None or not command:
+    if host is None or not command:
         raise InputError(
             "HOST or COMMAND is missing | write nvgraft simulate HOST -- COMMAND;"
             " nvgraft simulate --list shows the hosts"
         )
+    return host, command
+
+
+def _simulate(name: str, command: list[str], node_name: str | None, *, nvml: bool) -> int:
+    from nvgraft_cli.simulate import host_maker, sandbox
+    from nvgraft_specs.documents import read_bytes
+    from nvgraft_specs.models.host import parse_host
+
     if command[0].startswith("-"):
         raise InputError(
             f"option {command[0]!r} after HOST | put options before HOST, and -- before COMMAND"
@@ -155,11 +180,18 @@ def _simulate(name: str | None, command: list[str], *, nvml: bool) -> int:
     source = Path(__file__).with_name("nvml_standin.c").read_bytes() if nvml else None
     directory = os.getcwd()
 
+    node = nodes.Registration(node_name) if node_name else None
+
     def become_first() -> int:
         syscalls.set_parent_death_signal(signal.SIGKILL)
+        # /proc is still this machine's, which numbers processes as those outside see them.
+        pid = int(os.readlink("/proc/self"))
+        start = nodes.start_time(pid)
         notes = sandbox.enter() + host_maker.make(host, snapshot, source)
         for note in notes:
             logs.get().info(note)
+        if node is not None:
+            node.announce(pid, start)
         return _in_child(lambda: _execute(command, directory))
 
     def leave_namespaces() -> int:
@@ -167,7 +199,8 @@ def _simulate(name: str | None, command: list[str], *, nvml: bool) -> int:
         syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID)
         return _in_child(become_first)
 
-    return _in_child(leave_namespaces)
+    with node or contextlib.nullcontext():
+        return _in_child(leave_namespaces)
 
 
 def _execute(command: list[str], directory: str) -> int:
@@ -195,12 +228,7 @@ def _execute(command: list[str], directory: str) -> int:
 
 
 def _in_child(main: Callable[[], int]) -> int:
-    """Run ``main`` in a child, pass signals on to it, and return its exit code (128 + N for signal
-    N).
-
-    All other children that end are reaped, because the first process of a pid namespace inherits
-    orphans.
-    """
+    """Run ``main`` in a child, and return its exit code as :func:`wait_for` does."""
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -214,28 +242,7 @@ def _in_child(main: Callable[[], int]) -> int:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-
-    def pass_on(number: int, _frame: "FrameType | None") -> None:
-        with contextlib.suppress(ProcessLookupError):  # the child has just ended
-            os.kill(pid, number)
-
-    # A terminal sends SIGINT and SIGQUIT to COMMAND as well, which decides what they mean.
-    handlers: dict[signal.Signals, _Handler] = {
-        signal.SIGTERM: pass_on,
-        signal.SIGHUP: pass_on,
-        signal.SIGINT: signal.SIG_IGN,
-        signal.SIGQUIT: signal.SIG_IGN,
-    }
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        while True:
-            ended, status = os.wait()
-            if ended == pid:
-                code = os.waitstatus_to_exitcode(status)
-                return code if code >= 0 else 128 - code
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
+    return wait_for(pid)
 
 
 def _explain(error: OSError | ValueError) -> str:

@@ -4,9 +4,8 @@ import argparse
 import json
 import sys
 
-from nvgraft_cli.shell.arguments import add_config
+from nvgraft_cli.shell.arguments import add_config, add_node, add_output, source
 from nvgraft_cli.shell.errors import InputError
-from nvgraft_cli.shell.output import write_whole
 
 _EXAMPLES = """\
 examples:
@@ -27,9 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Write a nvgraft.host/1 document with all facts of a host that a plan needs. Needs no root."
     )
     parser.epilog = _EXAMPLES
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="where to write it (default: standard output)"
-    )
+    add_output(parser)
     parser.add_argument(
         "--name", metavar="NAME", help="the host's name in the document (default: its own)"
     )
@@ -47,8 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpus",
         metavar="HOST",
+        type=source,
         help="with --root: take GPUs, device nodes and /proc from this snapshot",
     )
+    add_node(parser)
     add_config(parser, "the hook's own")
     parser.set_defaults(run=run)
 
@@ -88,9 +87,6 @@ def run(args: argparse.Namespace) -> int:
         host.name = args.name
     document = record(host, OFFLINE_PATH, "", facts, level)
     text = json.dumps(document, indent=1) + "\n"
-    parse_host(text.encode(), args.output or "standard output")  # what is written can be read
-    if args.output is None:
-        sys.stdout.write(text)
-    else:
-        write_whole(args.output, text)
+    parse_host(text.encode(), "the snapshot")  # what is written can be read
+    sys.stdout.write(text)
     return 0

@@ -4,7 +4,7 @@ import argparse
 
 from nvgraft_cli.case.hosts import ask_first
 from nvgraft_cli.shell import terminal
-from nvgraft_cli.shell.arguments import add_case, add_format
+from nvgraft_cli.shell.arguments import add_answer, add_case
 from nvgraft_cli.shell.output import print_document
 
 _SCHEMA = "nvgraft.why/1"
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a path, library, binary, device (node, index, UUID) or capability",
     )
     add_case(parser)
-    add_format(parser)
+    add_answer(parser)
     parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
 
 

@@ -1,0 +1,33 @@
+"""Keep standard input, so that it can be opened by its path, from its beginning and repeatedly."""
+
+import os
+import shutil
+import stat
+import sys
+import tempfile
+
+from nvgraft.base.files import reason
+from nvgraft_cli.shell.errors import InputError
+
+
+def keep() -> None:
+    """Replace standard input by a temporary file with its content, unless it is a file already.
+
+    A socket cannot be opened by its path, and a pipe or an archive only once.
+
+    :raises InputError: it cannot be read or kept.
+    """
+    try:
+        if stat.S_ISREG(os.fstat(0).st_mode):
+            return
+        if sys.stdin.isatty():
+            print("nvgraft: reading standard input; Ctrl-D ends it", file=sys.stderr)
+        with tempfile.TemporaryFile() as copy:
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+            copy.flush()
+            os.dup2(copy.fileno(), 0)
+    except OSError as error:
+        raise InputError(
+            f"standard input: cannot be kept in a temporary file: {reason(error)}"
+            " | pass the path of a file, or set TMPDIR to a directory with room"
+        ) from error
