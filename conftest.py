@@ -134,6 +134,7 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "busybox": _static_busybox,
     "chromium": lambda: _program("chromium")() or _program("chromedriver")(),
     "overlayfs": _filesystem("overlay"),
+    "fuse": lambda: "" if Path("/dev/fuse").exists() else "no /dev/fuse here (modprobe fuse?)",
     "squashfs": _image("squashfs", "mksquashfs"),
     "erofs": _image("erofs", "mkfs.erofs"),
     "landlock": _landlock,

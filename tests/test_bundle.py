@@ -110,7 +110,7 @@ def test_an_unreadable_rootfs_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     def forbidden(path: str, *_: object) -> None:
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr("nvgraft_cli.case.bundle.open_tree_at", forbidden)
+    monkeypatch.setattr("nvgraft_cli.case.bundle.open_tree", forbidden)
     with (
         side("rootfs", tmp_path / "b") as container,
         pytest.raises(InputError, match=r"rootfs: permission denied: "),

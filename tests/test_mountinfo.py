@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft.system.mountinfo import Mount, MountTable, mounts_of_type, parse_mountinfo
+from nvgraft.system.mountinfo import (
+    Mount,
+    MountTable,
+    fuse_mounts,
+    mounts_of_type,
+    parse_mountinfo,
+)
 
 
 def line(
@@ -136,3 +142,23 @@ def test_mounts_of_a_type_match_the_whole_type() -> None:
     )
     assert [mount.point for mount in mounts_of_type(text, "cgroup")] == ["/v1"]
     assert [mount.point for mount in mounts_of_type(text, "cgroup", "cgroup2")] == ["/v2", "/v1"]
+
+
+def test_fuse_mounts_are_told_by_their_types() -> None:
+    """Types fuse, fuse.* and fuseblk are FUSE, with root or another user as the one who mounted
+    them; fusectl and virtiofs are not.
+    """
+    rows = {
+        "/a": "fuse.sshfs h:/x rw,user_id=1000,group_id=0",
+        "/b": "fuse x rw,user_id=0,group_id=0,allow_other",
+        "/c": "fuseblk /dev/sdb1 rw,user_id=0,group_id=0",
+        "/d": "fusectl fusectl rw",
+        "/e": "virtiofs x rw",
+        "/f": "ext4 fuse rw,user_id=0",
+        "/g": "fuse.x y rw,user_id=01",
+    }
+    text = "".join(line(point, described=described) for point, described in rows.items())
+    mounts = [(fuse.mount.point, fuse.by_root) for fuse in fuse_mounts(text)]
+    assert mounts == [("/a", False), ("/b", True), ("/c", True), ("/g", False)]
+    assert fuse_mounts(text.rstrip("\n"))[-1].mount.fstype == "fuse.x"
+    assert fuse_mounts("") == []

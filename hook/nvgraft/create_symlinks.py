@@ -11,6 +11,7 @@ from __future__ import annotations
 from nvgraft.base._os import os
 from nvgraft.base.errors import UsageError
 from nvgraft.base.finding import Finding
+from nvgraft.container.target import OnFuse
 from nvgraft.plan.actions import Plan, Why
 from nvgraft.plan.layout import Layout, OnVolume
 from nvgraft.request.oci import path_problem
@@ -60,12 +61,17 @@ def parse_links(arguments: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def create_symlinks(
-    links: Sequence[tuple[str, str]], pid: int, rootfs: str, warn: Callable[[str], None]
+    links: Sequence[tuple[str, str]],
+    pid: int,
+    rootfs: str,
+    warn: Callable[[str], None],
+    allow_fuse: Callable[[], bool],
 ) -> None:
     """Make ``links`` in the container of ``pid``, whose rootfs has the absolute path ``rootfs``.
 
     Afterwards this process is in the container's mount namespace.
 
+    :param allow_fuse: as for :class:`nvgraft.apply.held_container.HeldContainer`.
     :raises nvgraft.base.errors.Refusal: everything is undone.
     """
     from nvgraft import startup
@@ -81,7 +87,7 @@ def create_symlinks(
     startup.load("apply")
     from nvgraft.apply.held_container import HeldContainer
 
-    with HeldContainer(container, warn):
+    with HeldContainer(container, warn, allow_fuse):
         with Interruptible():
             plan = _plan(container, links)
         _apply(plan, container, warn)
@@ -90,7 +96,6 @@ def create_symlinks(
 def _plan(container: Container, links: Sequence[tuple[str, str]]) -> Plan:
     from nvgraft.container.live_target import LiveTarget
 
-    container.read_mounts()
     target = LiveTarget(container, os.uname().machine)
     try:
         return plan_links(target, links)
@@ -117,7 +122,7 @@ def plan_links(target: Target, links: Sequence[tuple[str, str]]) -> Plan:
             layout.directory(directory, 0o755, why)
             if layout.force_link(f"{directory}/{name}", text, why):
                 continue
-        except OnVolume as refusal:
+        except (OnVolume, OnFuse) as refusal:
             layout.rewind(kept)
             message, hint = f"{path} is left out: {refusal.text}", refusal.hint
         findings.append(Finding("link-skipped", "warning", message, hint))

@@ -107,7 +107,7 @@ def graft(job: Job, config: Config, log: DebugLog, warn: Callable[[str], None]) 
         )
     from nvgraft.apply.held_container import HeldContainer
 
-    with HeldContainer(container, warn):
+    with HeldContainer(container, warn, lambda: config.allow_fuse):
         with Interruptible():
             plan = _plan(job, config, host, container, log)
         return _apply(plan, config, container, log, warn)
@@ -122,7 +122,6 @@ def _plan(job: Job, config: Config, host: Host, container: Container, log: Debug
     from nvgraft.plan.planner import make_plan
 
     container.bound(config.image_limits)
-    container.read_mounts()  # only now: before, another hook may have been working on the container
     _log_container(log, job, container)
     target = LiveTarget(container, host.machine)
     inventory = read_inventory(
@@ -159,7 +158,12 @@ def _apply(
         log.note(f"executing {program} from host at {container.rootfs}")
     else:
         log.note(f"writing {container.rootfs}/etc/ld.so.cache without {program}")
-    cache = loader_cache_step(config.ldcache_mode, program, pivot=not config.cli_no_pivot)
+    cache = loader_cache_step(
+        config.ldcache_mode,
+        program,
+        pivot=not config.cli_no_pivot,
+        shunning=bool(container.shunned),
+    )
     changed = apply_plan(plan, container, cache)
     _tell((*plan.findings, *cache.findings), log, warn)
     return changed
@@ -217,17 +221,20 @@ def _log_plan(log: DebugLog, plan: Injection, container: Container) -> None:
             log.note(f"{action!r}")
 
 
-def loader_cache_step(mode: str, program: str, *, pivot: bool) -> LoaderCacheStep:
+def loader_cache_step(
+    mode: str, program: str, *, pivot: bool, shunning: bool = False
+) -> LoaderCacheStep:
     """Return the loader cache step for the ``ldcache`` of config.toml.
 
     :param program: the host's ldconfig, which "native" only names in messages.
     :param pivot: false for the reference's ``no-pivot``: the root of ldconfig is then moved without
         pivot_root.
+    :param shunning: whether the container has FUSE volumes that must not be touched.
     """
     if mode == "native":
         from nvgraft.apply.cache.native import NativeCache
 
-        return NativeCache(program)
+        return NativeCache(program, shunning=shunning)
     from nvgraft.apply.cache.ldconfig import ConfinedLdconfig
 
     return ConfinedLdconfig(program, pivot=pivot)

@@ -251,6 +251,11 @@ def _create_symlinks(invocation: Invocation, directory: int) -> None:
     startup.load("look")
     from nvgraft.create_symlinks import create_symlinks, parse_links
 
+    def allow_fuse() -> bool:
+        environ = paths.environment()
+        config = load_config(invocation.config, environ, launch.path_of(directory), open_trusted)
+        return config.allow_fuse
+
     links = parse_links(invocation.arguments)
     state = read_state(0)
     invocation.container_id = state.id
@@ -258,7 +263,7 @@ def _create_symlinks(invocation: Invocation, directory: int) -> None:
         parse_config(read_config(state.bundle, directory)).root_path, launch.path_of(directory)
     )
     invocation.open_records()
-    create_symlinks(links, state.pid, rootfs, invocation.warn)
+    create_symlinks(links, state.pid, rootfs, invocation.warn, allow_fuse)
 
 
 def _print_argv(

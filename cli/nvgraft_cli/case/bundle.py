@@ -14,8 +14,9 @@ from typing import Any
 
 from nvgraft.container.container import check_rootfs_path
 from nvgraft.container.offline_target import OfflineTarget, VirtualTree
-from nvgraft.formats.tree import Bounds, LiveTree, Node, OutOfBounds, Tree, open_tree_at
+from nvgraft.formats.tree import Bounds, LiveTree, Node, OutOfBounds, Tree
 from nvgraft.request.oci import CONFIG_LIMIT, ContainerConfig, parse_config, read_config
+from nvgraft_cli.case.fuse import check_path, open_tree
 from nvgraft_cli.case.image.archive import is_image, open_image
 from nvgraft_cli.case.image.tree import ImageTree
 from nvgraft_cli.shell.arguments import STDIN
@@ -68,6 +69,7 @@ def find_rootfs(container: ContainerConfig, bundle: str) -> str:
         os.path.join(bundle, os.path.basename(relative)),
     ]
     for path in candidates:
+        check_path(path)
         if os.path.isdir(path):
             return path
     raise InputError(
@@ -238,6 +240,7 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
     for entry in env:
         if "=" not in entry:
             raise InputError(f"--env {entry}: no value: write NAME=VALUE")
+    check_path(path)
     if os.path.isdir(path) and not is_image(path):
         configured = _has_config(path)
         if not configured and any(os.path.isdir(os.path.join(path, name)) for name in _ROOT_MARKS):
@@ -338,7 +341,7 @@ def _open_bundle(bundle: str, container: ContainerConfig, bounds: Bounds) -> Liv
     check_rootfs_path(label)
     path = find_rootfs(container, bundle)
     try:
-        return open_tree_at(path, label, bounds)
+        return open_tree(path, label, bounds)
     except OSError as error:
         raise InputError(
             f"{path}: {(error.strerror or str(error)).lower()}: the rootfs must be readable"

@@ -8,6 +8,7 @@ import os
 import posixpath
 from functools import cached_property
 
+from nvgraft.container.target import OnFuse
 from nvgraft.formats.ldcache_table import Table
 from nvgraft.formats.tree import Bounds, Node, Tree
 from nvgraft.host.components import Host
@@ -85,11 +86,18 @@ class PlannedTree(LayeredTree):
         node = self._nodes.get(path)
         if node is not None:
             return node
-        found = self._image.lstat(path)
+        try:
+            found = self._image.lstat(path)
+        except OnFuse:
+            return Node("dir", 0o755)  # its content is not looked at, as the hook does not
         return Node("dir", 0o755) if found is None and path in self._names else found
 
     def listdir(self, path: str) -> list[str]:
-        return sorted({*self._image.listdir(path), *self._names.get(path, ())})
+        try:
+            names = self._image.listdir(path)
+        except OnFuse:
+            names = []
+        return sorted({*names, *self._names.get(path, ())})
 
     @cached_property
     def loader_cache(self) -> Table | None:

@@ -16,19 +16,29 @@ if TYPE_CHECKING:
 class HeldContainer:
     """A context in which no other hook works on the rootfs of ``container``.
 
-    Entering it first removes what a killed hook has left there, and calls ``warn`` with each
-    warning about it. Signals wait in the context and after it: see
+    Entering it reads the container's mounts, removes what a killed hook has left there, and calls
+    ``warn`` with each warning about it. Signals wait in the context and after it: see
     :func:`nvgraft.system.launch.hold_signals`.
+
+    :param allow_fuse: as for :meth:`~nvgraft.container.container.Container.read_mounts`.
     """
 
-    def __init__(self, container: Container, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        container: Container,
+        warn: Callable[[str], None],
+        allow_fuse: Callable[[], bool],
+    ) -> None:
         self._container = container
         self._warn = warn
+        self._allow_fuse = allow_fuse
 
     def __enter__(self) -> None:
         hold_signals()
         self._lock = lock_rootfs(self._container.rootfs_fd)
         try:
+            # Only now: before, another hook may have been working on the container.
+            self._container.read_mounts(self._allow_fuse)
             if journal.pending():
                 from nvgraft.apply.leftovers import take_over
 

@@ -10,7 +10,7 @@ starts a program later. It has no process and no namespace to check; all other c
 
 A bare container is a directory without a procfs that ``configure`` prepares for the program that
 started the container's process: gVisor's runsc and its gofer. The directory need not be a mount
-point, because the process mounts it later (docs/decisions/0055).
+point, because the process mounts it later (docs/decisions/0057).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft.base.files import read_text, reason
 from nvgraft.formats.tree import Bounds
 from nvgraft.system import privileges, syscalls, userns
-from nvgraft.system.mountinfo import Mount, MountTable
+from nvgraft.system.mountinfo import FuseMount, Mount, MountTable, fuse_mounts
 from nvgraft.system.trusted import Untrusted, open_trusted_directory
 
 TYPE_CHECKING = False
@@ -65,17 +65,25 @@ class Container:
         #: Whether this is a bare container; known once the mounts are read.
         self.bare = False
         self.bounds = Bounds()
+        #: The FUSE mounts of the container's mount namespace.
+        self.fuse: list[FuseMount] = []
+        #: The mount points of those FUSE volumes, as the container sees them, that must not be
+        #: touched.
+        self.shunned: tuple[str, ...] = ()
         self._rootfs_mount = -1
 
     def bound(self, limits: tuple[int, int, int, int]) -> None:
         """Begin to count what is read; ``limits`` are the arguments of ``Bounds``."""
         self.bounds = Bounds(*limits)
 
-    def read_mounts(self) -> None:
+    def read_mounts(self, allow_fuse: Callable[[], bool] = lambda: True) -> None:
         """Read the container's mounts into ``mounts`` (by mount id), which planning and applying
         use.
 
-        :raises Refusal: the process has ended.
+        :param allow_fuse: tells whether config.toml allows to look at FUSE file systems; called
+            only if there are some.
+        :raises Refusal: the process has ended, or its root file system is on a FUSE file system
+            that is not allowed.
         """
         path = f"/proc/{'self' if self.standalone else self.pid}/mountinfo"
         try:
@@ -86,6 +94,11 @@ class Container:
                 hint = f"its mounts have more than {_MOUNTS_LIMIT >> 20} MiB: give it fewer volumes"
             raise Refusal("container", f"open failed: {path}: {reason(error)}", hint) from error
         self.mounts = MountTable(text)
+        self.fuse = fuse_mounts(text)
+        if self.fuse and not allow_fuse():
+            from nvgraft.container.fuse import shun
+
+            shun(self)
         self.bare = self.by_its_starter and not self._has_procfs()
 
     def _has_procfs(self) -> bool:
@@ -417,8 +430,7 @@ def _namespace(pid: int | str) -> str:
 def is_host_root(rootfs_fd: int) -> bool:
     """Tell whether the directory ``rootfs_fd`` is the root of this process."""
     host = os.stat("/")
-    rootfs = os.fstat(rootfs_fd)
-    return (rootfs.st_dev, rootfs.st_ino) == (host.st_dev, host.st_ino)
+    return syscalls.identity(rootfs_fd) == (host.st_dev, host.st_ino)
 
 
 def _check_no_host_root(container: Container) -> None:

@@ -10,7 +10,7 @@ from nvgraft.base._os import os
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import reason
 from nvgraft.container.target import Target
-from nvgraft.formats.tree import LiveTree, Node
+from nvgraft.formats.tree import LiveTree, Node, PathError
 from nvgraft.system import syscalls
 
 TYPE_CHECKING = False
@@ -23,13 +23,20 @@ class LiveTarget(Target):
 
     def __init__(self, container: Container, machine: str) -> None:
         self._container = container
-        self._live = LiveTree(os.dup(container.rootfs_fd), container.rootfs, container.bounds)
+        self._live = _tree(container)
         self._volumes: dict[str, str | None] = {}
         self._read_only: dict[str, bool] = {}
         super().__init__(self._live, machine, container.uid, container.gid)
 
     def close(self) -> None:
         self._live.close()
+
+    def demand(self, path: str) -> None:
+        if self._container.shunned:
+            try:
+                self._live.find(path)
+            except PathError:
+                return  # the loader finds nothing there either
 
     def volume(self, path: str) -> str | None:
         place = self._place(path)
@@ -118,3 +125,12 @@ class LiveTarget(Target):
             f"mount operation failed: {rootfs}/proc/driver/nvidia: no such file or directory",
             f"{rootfs}/proc is {mount.fstype if mount else 'unknown'}, not procfs: {fix}",
         )
+
+
+def _tree(container: Container) -> LiveTree:
+    root_fd = os.dup(container.rootfs_fd)
+    if not container.shunned:
+        return LiveTree(root_fd, container.rootfs, container.bounds)
+    from nvgraft.container.fuse import ShunningTree
+
+    return ShunningTree(root_fd, container.rootfs, container.shunned, container.bounds)

@@ -26,6 +26,21 @@ _GLIBC_LOADERS = {
 
 BINARIES_DIRECTORY = "/usr/bin"
 
+#: The way to use a FUSE file system all the same.
+ALLOW_FUSE = "set `allow-fuse = true` in [nvgraft] of config.toml if its server is trusted"
+
+
+class OnFuse(Refusal):
+    """``path`` is on the FUSE volume ``volume``, which must not be touched (SECURITY R42)."""
+
+    def __init__(self, path: str, volume: str) -> None:
+        super().__init__(
+            "mount",
+            f"path error: {path}: it is on the FUSE volume {volume}, which may never answer",
+            f"mount the volume elsewhere, or {ALLOW_FUSE}",
+        )
+        self.volume = volume
+
 
 class Target:
     """The container's side of a plan.
@@ -74,8 +89,14 @@ class Target:
             return all(
                 self.tree.find(path)[1] is None for path in _GLIBC_LOADERS.get(self.machine, ())
             )
-        except PathError:
+        except (PathError, OnFuse):
             return False
+
+    def demand(self, path: str) -> None:
+        """Check that applying the plan may look at the file to which ``path`` leads.
+
+        :raises OnFuse: it is on a FUSE volume.
+        """
 
     def volume(self, path: str) -> str | None:
         """Return the name of the volume on which a new file at ``path`` would be made, or None.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from nvgraft.base import paths
 from nvgraft.base.errors import Refusal
 from nvgraft.base.finding import Finding
+from nvgraft.container.target import OnFuse
 from nvgraft.formats.tree import PathError
 
 TYPE_CHECKING = False
@@ -59,6 +60,8 @@ def compat_directory(
             for name in tree.listdir(directory)
             if name.startswith("lib") and ".so." in name
         )
+    except OnFuse as refusal:
+        return None, [_on_volume(_DIRECTORY, refusal.volume)]
     except PathError as error:
         raise Refusal(
             "container",

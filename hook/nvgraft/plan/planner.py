@@ -10,7 +10,7 @@ from __future__ import annotations
 from nvgraft.base import paths
 from nvgraft.base.errors import Refusal
 from nvgraft.base.finding import Finding
-from nvgraft.container.target import BINARIES_DIRECTORY, Target
+from nvgraft.container.target import BINARIES_DIRECTORY, OnFuse, Target
 from nvgraft.formats.ldcache import loader_flags
 from nvgraft.formats.tree import PathError
 from nvgraft.host.components import (
@@ -60,6 +60,9 @@ PROC_DIRECTORY = "/proc/driver/nvidia"
 _PROFILE_DIRECTORY = "/etc/nvidia/nvidia-application-profiles-rc.d"
 _PROFILE_NAME = "10-container.conf"
 _CAPS_DIRECTORY = "/dev/nvidia-caps"
+
+#: What every loader cache step looks at in /etc.
+_LOADER_FILES = ("ld.so.cache", "ld.so.cache~", "ld.so.conf")
 
 
 def make_plan(
@@ -231,7 +234,7 @@ class _Planner:
         for directory in (self.target.libs_dir, self.target.libs32_dir):
             try:
                 resolved = self.target.tree.resolve(directory)
-            except PathError:
+            except (PathError, OnFuse):
                 # No library is mounted there, or it would have been refused: the directory is not
                 # needed.
                 continue
@@ -255,14 +258,17 @@ class _Planner:
 
     def _check_written(self, directories: Iterable[str]) -> None:
         """Refuse an image in which the loader cache step would write into a mount of the driver,
-        that is, to the host.
+        that is, to the host, or wait for a FUSE volume.
         """
         for directory in directories:
             self.layout.check_visible("", directory)
         try:
-            self.layout.check_visible("", self.target.tree.resolve("/etc"))
+            etc = self.target.tree.resolve("/etc")
         except PathError:
             return  # the loader cache step reports that there is no /etc
+        self.layout.check_visible("", etc)
+        for name in _LOADER_FILES:
+            self.target.demand(f"{etc}/{name}")
 
     def remarks(self) -> None:
         """Add the findings about this host."""
@@ -313,7 +319,7 @@ class _Planner:
         kept = self.layout.checkpoint()
         try:
             step(part)
-        except OnVolume as refusal:
+        except (OnVolume, OnFuse) as refusal:
             self.layout.rewind(kept)
             self._warn(f"{kind}-skipped", f"{path} is left out: {refusal.text}", refusal.hint)
 

@@ -118,6 +118,7 @@ KEYS: tuple[tuple[tuple[str, ...], str, str, bool | int | str | tuple[str, ...]]
     (_NVGRAFT, "image-directories", "image_directories", names.IMAGE_DIRECTORIES),
     (_NVGRAFT, "image-libraries", "image_libraries", names.IMAGE_LIBRARIES),
     (_NVGRAFT, "image-seconds", "image_seconds", names.IMAGE_SECONDS),
+    (_NVGRAFT, "allow-fuse", "allow_fuse", False),
 )
 
 
@@ -170,6 +171,7 @@ class Config(Value):
     image_directories: int
     image_libraries: int
     image_seconds: int
+    allow_fuse: bool
 
     def __init__(self, **settings: object) -> None:
         """Use the built-in default for each attribute that is not given. A list is stored as a

@@ -61,8 +61,7 @@ def lock_rootfs(rootfs_fd: int) -> RootfsLock:
 
     :raises Refusal: stage ``container``: another hook held the lock for more than TIMEOUT seconds.
     """
-    root = os.fstat(rootfs_fd)
-    name = lock_name(root.st_dev, root.st_ino)
+    name = lock_name(*syscalls.identity(rootfs_fd))
     lock = acquire(name, TIMEOUT)
     if lock is None:
         hint = f"a hook that hangs holds the lock {DIRECTORY}/{name}: see `nvgraft last-error`"

@@ -24,6 +24,18 @@ class Mount(Value):
         self.source = source
 
 
+class FuseMount(Value):
+    """A mount whose files a process serves. ``by_root`` tells whether root has mounted it."""
+
+    def __init__(self, mount: Mount, *, by_root: bool) -> None:
+        self.mount = mount
+        self.by_root = by_root
+
+
+#: The separator and the first letters of the types of FUSE file systems.
+_FUSE = " - fuse"
+
+
 def _unescape(field: str) -> str:
     """Undo the kernel's octal escapes of blank, tab, newline and backslash."""
     if "\\" not in field:
@@ -55,6 +67,25 @@ def mounts_of_type(text: str, *fstypes: str) -> list[Mount]:
             lines.append((start, text[start : end if end >= 0 else len(text)]))
             at = text.find(mark, at + len(mark))
     return [_parse_line(line) for _, line in sorted(lines)]
+
+
+def fuse_mounts(text: str) -> list[FuseMount]:
+    """Return the mounts of FUSE file systems, in order. fusectl, which the kernel serves itself, is
+    not one of them.
+
+    :raises ValueError: as :func:`parse_mountinfo`, for these lines.
+    """
+    mounts = []
+    at = text.find(_FUSE)
+    while at >= 0:
+        start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+        line = text[start : end if end >= 0 else len(text)]
+        mount = _parse_line(line)
+        if mount.fstype in {"fuse", "fuseblk"} or mount.fstype.startswith("fuse."):
+            options = line.rpartition(" ")[2].split(",")
+            mounts.append(FuseMount(mount, by_root="user_id=0" in options))
+        at = text.find(_FUSE, at + len(_FUSE))
+    return mounts
 
 
 class MountTable:

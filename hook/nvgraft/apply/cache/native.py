@@ -21,6 +21,7 @@ from nvgraft.base._os import os
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import write_all
 from nvgraft.base.finding import Finding
+from nvgraft.container.target import ALLOW_FUSE
 from nvgraft.formats.ldcache import SIZE_LIMIT
 from nvgraft.formats.ldcache_table import Table
 from nvgraft.system import syscalls
@@ -29,6 +30,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nvgraft.apply.cache.shunning import ShunningRootfs
     from nvgraft.apply.journal import Journal
     from nvgraft.apply.undo import UndoLog
     from nvgraft.container.container import Container
@@ -50,17 +52,25 @@ class NativeCache(LoaderCacheStep):
         words.
 
     Beyond the container's bounds the cache keeps what it had, and a finding says what was not read.
+    :param shunning: whether the container has FUSE volumes that must not be touched.
     """
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, *, shunning: bool = False) -> None:
         super().__init__()
         self._program = program
+        self._shunning: type[ShunningRootfs] | None = None
+        if shunning:
+            # Nothing can be imported any more in the container's mount namespace.
+            from nvgraft.apply.cache.shunning import ShunningRootfs
+
+            self._shunning = ShunningRootfs
         self._own_fds = -1
         self._machine = os.uname().machine
         self._rootfs: Rootfs | None = None
         self._etc: SharedDirectory | None = None
         self._before: DirectoryEntry | None = None
         self._fault: OSError | None = None
+        self._skipped: dict[str, None] = {}
         self._table: Table | None = None
         self._written = 0
         self._content: CacheContent | None = None
@@ -84,13 +94,20 @@ class NativeCache(LoaderCacheStep):
         newer.
         """
         container.bounds.next_step()
-        rootfs = self._rootfs = Rootfs(container.rootfs_fd, self._own_fds, container.bounds)
+        rootfs = self._rootfs = self._open_rootfs(container)
         try:
             check_configuration(container.rootfs_fd)
             self._record(rootfs, container)
             self._content = CacheContent(rootfs, action, self._machine, self._table, self._written)
         except OSError as error:
             self._fault = error
+
+    def _open_rootfs(self, container: Container) -> Rootfs:
+        if self._shunning is None:
+            return Rootfs(container.rootfs_fd, self._own_fds, container.bounds)
+        rootfs = self._shunning(container, self._own_fds, container.bounds)
+        self._skipped = rootfs.skipped
+        return rootfs
 
     def _record(self, rootfs: Rootfs, container: Container) -> None:
         """Record what is in the cache's place, and read the cache that the container's loader would
@@ -192,6 +209,12 @@ class NativeCache(LoaderCacheStep):
                     " [nvgraft] in config.toml",
                 )
             )
+        if self._skipped:
+            message = (
+                "libraries on FUSE volumes, which may never answer, are not in the loader cache: "
+                f"{', '.join(self._skipped)}"
+            )
+            self.findings.append(Finding("ldcache-fuse", "warning", message, ALLOW_FUSE))
         data = b""
         if table is not self._table and not self._stays(content):
             data = content.with_development_rows(rootfs, table).data()
