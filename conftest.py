@@ -104,6 +104,17 @@ def _kernel_threads() -> str:
     )
 
 
+def _process_events() -> str:
+    if os.stat("/proc/self/ns/pid").st_ino != 0xEFFFFFFC:  # PROC_PID_INIT_INO
+        return "not the initial pid namespace"
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, 11) as connector:
+            connector.sendto(bytes(16), (0, 0))
+    except OSError as error:
+        return f"no process connector here: {error}"
+    return ""
+
+
 #: Requirement -> check that returns "", or why the machine does not meet it.
 REQUIREMENTS: dict[str, Callable[[], str]] = {
     "root": lambda: "" if os.geteuid() == 0 else "not root",
@@ -139,6 +150,7 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "erofs": _image("erofs", "mkfs.erofs"),
     "landlock": _landlock,
     "kernel-threads": _kernel_threads,
+    "process-events": _process_events,
     "cgroup-v1": _mounted("cgroup", "devices"),
     "cgroup-v2": _mounted("cgroup2"),
     "x86_64": lambda: "" if os.uname().machine == "x86_64" else "not an x86_64 machine",

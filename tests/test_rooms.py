@@ -45,7 +45,7 @@ ALLOWED = {
         "doctor": "case shell prove explain_error register",
         "explain": "case shell why",
         "explain_error": "shell",
-        "inventory": "case shell",
+        "inventory": "case shell starts",
         "last_error": "shell",
         "matrix": "case shell",
         "pages": "shell",
@@ -54,6 +54,7 @@ ALLOWED = {
         "recover": "shell",
         "register": "install shell",
         "snapshot": "case shell cdi",
+        "starts": "shell",
         "why": "case shell",
     },
 }

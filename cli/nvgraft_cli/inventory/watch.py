@@ -2,7 +2,12 @@
 
 import argparse
 
-from nvgraft_cli.inventory.refresh import become_like_the_hook, named_config, require_root
+from nvgraft_cli.inventory.refresh import (
+    become_like_the_hook,
+    hook_config,
+    named_config,
+    require_root,
+)
 from nvgraft_cli.shell.arguments import add_config, add_format, add_node
 
 _EXAMPLES = """\
@@ -10,9 +15,14 @@ examples:
   sudo nvgraft watch
   sudo nvgraft watch --format json --ask 0     # call NVML only after a change
   sudo nvgraft --debug watch                   # log every event of the kernel
+  sudo nvgraft watch --starts                  # which containers start, and what the hook does
+  sudo nvgraft watch --starts --format json | jq 'select(.hook == "refused")'
 
 docs/inventory-cache.md has a systemd unit. On SIGHUP the host is read immediately; SIGTERM and
 SIGINT end the command.
+
+--starts needs the node's initial pid and network namespaces: in a pod, hostPID and hostNetwork. A
+hook that ends before it can be looked at is not seen.
 
 exit code: 0 ended by a signal, 2 bad usage or no permission"""
 
@@ -21,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``watch``."""
     parser.description = (
         "Read this host again whenever GPUs, MIG devices or the driver change, so that"
-        " the next container does not wait for it."
+        " the next container does not wait for it; with --starts, show containers that start."
     )
     parser.epilog = _EXAMPLES
     add_node(parser)
@@ -40,7 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=600.0,
         help="how often to call NVML without a change (default: 600; 0: never)",
     )
-    add_format(parser, text="format of the log on stderr (default: text)")
+    parser.add_argument(
+        "--starts",
+        action="store_true",
+        help="show the starts of containers on this node instead, and what the hook did for each",
+    )
+    add_format(parser, text="format of the log on stderr, or of --starts (default: text)")
     parser.set_defaults(run=run)
 
 
@@ -63,6 +78,12 @@ def run(args: argparse.Namespace) -> int:
         named_config(args.config)
     import asyncio
 
+    if args.starts:
+        from nvgraft_cli.starts import watching
+
+        show = watching.watch(lambda: hook_config(args.config), json_lines=args.format == "json")
+        asyncio.run(show)
+        return 0
     from nvgraft_cli.inventory.watcher import Watcher
     from nvgraft_cli.shell import logs
 

@@ -57,7 +57,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "inventory.command",
             "show, refresh or drop what the hook keeps of this host",
         ),
-        "watch": ("inventory.watch", "keep the kept inventory up to date"),
+        "watch": (
+            "inventory.watch",
+            "keep the kept inventory up to date, or show the starts of containers",
+        ),
         "recover": (
             "recover.command",
             "remove what a killed hook has left in a container's root file system",

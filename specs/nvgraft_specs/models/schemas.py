@@ -21,6 +21,7 @@ from nvgraft_specs.models import (
     register,
     schema_path,
     schema_text,
+    start,
     story,
     why,
 )
@@ -42,6 +43,7 @@ MODELS: dict[str, type[BaseModel]] = {
     prove.SCHEMA: prove.Proofs,
     recover.SCHEMA: recover.Recovery,
     register.SCHEMA: register.Registration,
+    start.SCHEMA: start.Start,
     story.SCHEMA: story.Story,
     why.SCHEMA: why.Answers,
 }
