@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,13 +18,7 @@ from nvgraft_specs.models.host import Device, RegularFile, load_host
 
 pytestmark = pytest.mark.requires("root", "overlayfs", "x86_64", "ldconfig")
 
-_MAIN = """
-import sys
-from nvgraft_cli.shell.main import main
-sys.argv.insert(1, "simulate")
-sys.exit(main())
-"""
-SIMULATE = [sys.executable, "-c", _MAIN]
+SIMULATE = [sys.executable, "-m", "nvgraft_cli.shell.main", "simulate"]
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": ":".join(str(CHECKOUT / part) for part in ("hook", "cli", "specs")),
@@ -357,11 +352,8 @@ def test_other_file_systems_are_copied(
 
 def test_works_where_the_root_is_an_overlay() -> None:
     """A simulated host can be started on a simulated host, whose root is an overlay."""
-    command = (
-        f"exec '{sys.executable}' -c \"$0\" runfile-a10x2 -- sh -c 'stat -f -c %T /; ls"
-        " /dev/nvidia*'"
-    )
-    lines = output("sh", "-c", command, _MAIN, host="eks-t4").splitlines()
+    look = ["sh", "-c", "stat -f -c %T /; ls /dev/nvidia*"]
+    lines = output(*SIMULATE, "runfile-a10x2", "--", *look, host="eks-t4").splitlines()
     assert lines == [
         "overlayfs",
         *(f"/dev/nvidia{name}" for name in ("-modeset", "-uvm", "-uvm-tools", "0", "1", "ctl")),
@@ -452,3 +444,19 @@ def test_recorded_hosts_start(records: Path) -> None:
             f"\t{soname} ({flags}) => {target}\n" in listed
             for soname, flags, target in host.ld_so_cache
         )
+
+
+def test_a_file_that_would_be_lost_is_refused(tmp_path: Path) -> None:
+    """As the simulated host's command, nvgraft refuses to write a file, with the way out; in a
+    shell the file is there for the other commands.
+    """
+    nvgraft = [sys.executable, "-m", "nvgraft_cli.shell.main"]
+    target = tmp_path / "node.json"
+    for words in (["snapshot", "-o"], ["cdi", "generate", "--output"]):
+        done = simulate(*nvgraft, *words, str(target))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"{target}: would be lost: a simulated host throws its files away" in done.stderr
+        assert f"COMMAND > {target}" in done.stderr
+    script = f"{shlex.join(nvgraft)} snapshot -o {target} && test -s {target} && echo there"
+    assert simulate("sh", "-c", script).stdout == "there\n"
+    assert not target.exists()

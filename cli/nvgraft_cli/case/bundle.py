@@ -19,6 +19,7 @@ from nvgraft.request.oci import CONFIG_LIMIT, ContainerConfig, parse_config, rea
 from nvgraft_cli.case.fuse import check_path, open_tree
 from nvgraft_cli.case.image.archive import is_image, open_image
 from nvgraft_cli.case.image.tree import ImageTree
+from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.arguments import STDIN
 from nvgraft_cli.shell.errors import InputError
 
@@ -245,6 +246,7 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
         configured = _has_config(path)
         if not configured and any(os.path.isdir(os.path.join(path, name)) for name in _ROOT_MARKS):
             root = os.path.abspath(path)
+            logs.debug("opened", container=root, kind="root file system")
             return ContainerSide(
                 path,
                 root,
@@ -257,11 +259,13 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
                 f" name {_WHAT}"
             )
         directory = os.path.abspath(path)
+        logs.debug("opened", container=directory, kind="bundle")
         return ContainerSide(
             path, directory, _with_env(read_config(path), env), partial(_open_bundle, directory)
         )
     if is_image(path) and not _is_json(path):
         image = open_image(path)
+        logs.debug("opened", container=path, kind="image")
         given = {entry.partition("=")[0] for entry in env}
         own = dict(
             entry.partition("=")[::2]
@@ -277,6 +281,7 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
             image_env=own,
         )
     if os.path.isfile(path):
+        logs.debug("opened", container=path, kind="config.json alone")
         return _config_alone(path, env)
     cause = "neither a file nor a directory" if os.path.exists(path) else _missing(path)
     raise InputError(f"{path}: {cause}: --bundle must name {_WHAT}")

@@ -16,6 +16,7 @@ from nvgraft.host.places import mps_directory, search_path
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft.plan.settings import Settings
 from nvgraft.request.config import Config, load_config, read_config_file
+from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
 from nvgraft_specs.documents import DocumentError, read_bytes
@@ -36,6 +37,7 @@ def read_snapshot(name: str) -> dict[str, Any]:
             parse_host(raw, path)
     except DocumentError as error:
         raise InputError(str(error)) from error
+    logs.debug("read", host=path, bytes=len(raw))
     document: dict[str, Any] = json.loads(raw)
     return document
 
@@ -73,11 +75,11 @@ class HostSide:
         """
         if self._refusal is not None:
             raise self._refusal
-        return (
-            read_host(self.config, keep=False)
-            if self.document is None
-            else snapshot_host(self.document)
-        )
+        if self.document is not None:
+            return snapshot_host(self.document)
+        host = read_host(self.config, keep=False)
+        logs.debug("read", host="this machine", inventory=host.origin)
+        return host
 
     @cached_property
     def isa_level(self) -> str | None:
@@ -98,12 +100,16 @@ class HostSide:
         :raises nvgraft.base.errors.Refusal: as :func:`nvgraft.host.inventory.read_inventory`.
         """
         if self.document is None:
-            return read_inventory(
+            inventory = read_inventory(
                 self.facts,
                 search_path(os.environ, self.config),
                 mps_directory(os.environ, self.config),
             )
-        return read_inventory(self.facts, OFFLINE_PATH)
+        else:
+            inventory = read_inventory(self.facts, OFFLINE_PATH)
+        for row in inventory.files.missing:
+            logs.debug("skipped", name=row.name, reason="not on this host")
+        return inventory
 
 
 #: Path of config.toml -> this machine, or the refusal of that file; filled by :func:`ask_first`.
@@ -153,7 +159,9 @@ def read_configuration(
     :raises nvgraft.base.errors.Refusal: the hook would refuse the file.
     """
     try:
-        return load(path, os.environ)
+        config = load(path, os.environ)
+        logs.debug("read", config=path or "the hook's own config.toml, or the defaults")
+        return config
     except Refusal as refusal:
         if path is None or _is_toml(path):
             raise
@@ -179,6 +187,7 @@ def _configuration(path: str | None, document: dict[str, Any] | None) -> Config:
     if document is None:
         return read_configuration(path)
     if path is None:
+        logs.debug("skipped", name="config.toml", reason="the defaults count for a recorded host")
         return Config(cli_root="" if document["root"] == "/" else document["root"])
     config = read_configuration(path)
     if (config.cli_root.rstrip("/") or "/") != (document["root"].rstrip("/") or "/"):

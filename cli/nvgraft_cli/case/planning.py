@@ -10,13 +10,14 @@ from functools import cached_property
 from nvgraft.base.errors import Refusal
 from nvgraft.container.offline_target import OfflineTarget
 from nvgraft.formats.tree import Bounds, OutOfBounds
-from nvgraft.plan.actions import Plan
+from nvgraft.plan.actions import Bind, Plan
 from nvgraft.plan.planner import make_plan
 from nvgraft.request.decision import Decision, decide
 from nvgraft.request.request import check_request
 from nvgraft_cli.case.bundle import ContainerSide, open_container
 from nvgraft_cli.case.hosts import HostSide, open_host
 from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.shell import logs
 
 
 class Case:
@@ -30,7 +31,9 @@ class Case:
     @cached_property
     def decision(self) -> Decision:
         """The hook's decision, which depends on config.json and config.toml alone."""
-        return decide(self.container.data, self.host.config, self.container.directory)
+        decision = decide(self.container.data, self.host.config, self.container.directory)
+        logs.debug("decided", verdict=decision.verdict, reason=decision.reason)
+        return decision
 
     @property
     def target(self) -> OfflineTarget:
@@ -75,7 +78,15 @@ class Case:
         if self.container.beyond is not None:
             raise self.container.beyond
         target = self.target  # the reference looks at the container before the driver's files
-        return make_plan(decision.request, self.host.inventory, target, self.host.settings)
+        inventory = self.host.inventory
+        plan = make_plan(decision.request, inventory, target, self.host.settings)
+        logs.debug("planned", actions=len(plan.actions), libraries_in=plan.target.libs_dir)
+        planned = {action.source for action in plan.actions if isinstance(action, Bind)}
+        for component in (*inventory.files.libraries, *inventory.files.binaries):
+            if component.path not in planned:
+                reason = f"not planned; it is for {component.row.component_class}"
+                logs.debug("skipped", name=component.path, reason=reason)
+        return plan
 
 
 def plan_bundle(

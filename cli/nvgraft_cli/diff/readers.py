@@ -9,6 +9,7 @@ from typing import Any
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import read_text
 from nvgraft_cli.diff.sides import ComparedMount, ComparedNode, Side, guess_version, of_the_driver
+from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
 from nvgraft_specs.documents import SIZE_LIMIT, DocumentError, read_bytes
@@ -66,6 +67,7 @@ def read_side(name: str, context: Context) -> Side:
         return _snapshot(name, context)
     try:
         raw = read_bytes(name)
+        logs.debug("read", side=name, bytes=len(raw))
         text = raw.lstrip()
         if text[:1] in {b"{", b"["}:
             return _json(name, raw, context)

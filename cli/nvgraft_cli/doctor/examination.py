@@ -7,6 +7,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft_cli.doctor import container_checks, device_checks, host_checks, loading_checks
 from nvgraft_cli.doctor.patient import Check, Diagnosis, NotChecked, Patient
 from nvgraft_cli.explain_error.analysis import analyse
+from nvgraft_cli.shell import logs
 from nvgraft_specs.checks import FAILURES, Failure
 
 #: The check of each failure, by the failure's id.
@@ -101,6 +102,7 @@ def _run(failure: Failure, check: Check, patient: Patient) -> Result:
         for finding in check(patient):
             findings.append(finding)  # noqa: PERF402 - keep the findings of a check that breaks off
     except NotChecked as error:
+        logs.debug("skipped", check=failure.id, reason=str(error))
         return Result(failure, tuple(findings), str(error))
     except Refusal as refusal:
         lacking = f"this must be fixed first: {refusal.reference_line()}"

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from nvgraft.base.errors import printable
-from nvgraft_cli.shell import terminal
+from nvgraft_cli.shell import logs, terminal
 from nvgraft_cli.shell.arguments import add_answer
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
@@ -61,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         text = decode(data[:LIMIT])
     if not text.strip():
         raise InputError("no text: pass the error as an argument, or on standard input")
+    logs.debug("read", characters=len(text))
     analysis = analyse(text)
     if args.format == "json":
         print_document({"schema": _SCHEMA, **asdict(analysis)})

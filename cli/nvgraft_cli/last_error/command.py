@@ -9,6 +9,7 @@ from nvgraft.base.files import reason
 from nvgraft.report.last_error import DIRECTORY, SIZE_LIMIT, directory_of, file_name
 from nvgraft.system import userns
 from nvgraft.system.rundir import unlike_ours
+from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.arguments import add_answer, add_node
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
@@ -89,7 +90,9 @@ def _records(directory: str, wanted: str) -> list[tuple[int, str]]:
                 if entry.name.startswith("id-")
             ]
     except FileNotFoundError:
+        logs.debug("skipped", directory=directory, reason="there is none")
         return []
+    logs.debug("read", directory=directory, records=len(found))
     records = []
     for path, status in found:
         if problem := unlike_ours(status, SIZE_LIMIT):

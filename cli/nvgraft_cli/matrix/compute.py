@@ -18,7 +18,7 @@ from nvgraft.plan.actions import Bind, Plan, Tmpfs
 from nvgraft_cli.case.bundle import ContainerSide, open_container
 from nvgraft_cli.case.hosts import HostSide, open_host
 from nvgraft_cli.case.planning import Case
-from nvgraft_cli.shell import refusals
+from nvgraft_cli.shell import logs, refusals
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.progress import Progress
 from nvgraft_specs.models.matrix import SCHEMA, Cell, Hosts, Matrix, Warned
@@ -125,6 +125,9 @@ def _fold(names: Sequence[str], config_path: str | None) -> dict[str, list[HostS
                 raise InputError(refusal.line()) from refusal
             content = {key: value for key, value in (side.document or {}).items() if key != "name"}
             digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+            if digest in groups:
+                reason = f"planned with {groups[digest][0].label}: they are equal"
+                logs.debug("skipped", name=side.label, reason=reason)
             groups.setdefault(digest, []).append(side)
             progress.step()
     return groups

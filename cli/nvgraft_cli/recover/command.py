@@ -16,6 +16,7 @@ from nvgraft.base.files import reason
 from nvgraft.container.container import is_host_root
 from nvgraft.system import lock, syscalls
 from nvgraft.system.rundir import require_private
+from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.arguments import add_answer, add_node
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
@@ -146,7 +147,10 @@ def recover(*, dry_run: bool = False) -> list[Report]:
             _foreign(name, f"{lock.DIRECTORY}/{name}", problem)
             for name, problem in lock.drop_unheld().items()
         ]
-    return [report for report in reports if report is not None]
+    found = [report for report in reports if report is not None]
+    for report in found:
+        logs.debug(report.state, journal=report.name, rootfs=report.rootfs, reason=report.text)
+    return found
 
 
 def _foreign(name: str, path: str, problem: str) -> Report:
@@ -158,6 +162,7 @@ def _recover(directory: int, entry: journal.Entry, *, dry_run: bool) -> Report |
     """Clean up after the hook of the journal ``entry``; return None if that hook has just ended."""
     name = entry.name
     path = f"{journal.DIRECTORY}/{name}"
+    logs.debug("read", journal=path, problem=entry.problem or "none")
     if entry.problem:
         return _foreign(name, path, entry.problem)
     try:

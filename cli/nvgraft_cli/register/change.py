@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from nvgraft.base import files
 from nvgraft.base.errors import printable
 from nvgraft.system import syscalls
+from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def read(path: str) -> ConfigFile:
             raise CannotRegister(f"{path}: a link to the link {place} | name the file itself")
     text, seen = _read(place)
     backup, _ = _read(place + BACKUP_SUFFIX)
+    logs.debug("read", file=place, exists=text is not None, backup=backup is not None)
     return ConfigFile(path, place, text, backup, seen)
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from nvgraft_cli.install import launcher
 from nvgraft_cli.install.install import CannotInstall, owned_by_root
 from nvgraft_cli.register.change import CannotRegister
+from nvgraft_cli.shell import logs
 from nvgraft_specs.names import DEFAULT_PATH, HOOK_TIMEOUT
 
 #: The path of this module in an installation, below its prefix.
@@ -71,6 +72,7 @@ def check(prefix: str, names: tuple[str, ...]) -> None:
         raise CannotRegister(f"--prefix {prefix!r}: not an absolute path without . and .. parts")
     for name in names:
         _check_launcher(f"{prefix.rstrip('/')}/bin/{name}", prefix)
+        logs.debug("checked", program=name, prefix=prefix)
 
 
 def _check_launcher(path: str, prefix: str) -> None:

@@ -1,9 +1,10 @@
-"""Show the progress of work that takes longer than a second, on stderr.
+"""Show the progress of work that takes longer than a second, on stderr, with rate and time left.
 
 A terminal has one line that changes; other files, such as a CI log, get a new line every ten
 seconds.
 """
 
+import os
 import sys
 import time
 from types import TracebackType
@@ -25,7 +26,8 @@ class Progress:
         self._unit = unit
         self._done = 0
         self._terminal = sys.stderr.isatty()
-        self._next = time.monotonic() + _QUIET
+        self._began = time.monotonic()
+        self._next = self._began + _QUIET
         self._width = 0
 
     def __enter__(self) -> "Progress":
@@ -47,10 +49,32 @@ class Progress:
         if now < self._next:
             return
         self._next = now + (_TERMINAL if self._terminal else _FILE)
-        amount = f"{self._done:,} of {self._total:,}" if self._total else f"{self._done:,}"
-        line = f"nvgraft: {self._what}: {amount} {self._unit}"
+        line = self._line(now - self._began)
         if self._terminal:
+            line = line[: _columns() - 1]  # a line that wraps could not be overwritten
             print("\r" + line.ljust(self._width), end="", file=sys.stderr, flush=True)
             self._width = max(self._width, len(line))
         else:
             print(line, file=sys.stderr, flush=True)
+
+    def _line(self, seconds: float) -> str:
+        amount = f"{self._done:,} of {self._total:,}" if self._total else f"{self._done:,}"
+        rate = self._done / seconds
+        speed = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
+        left = f", {_duration((self._total - self._done) / rate)} left" if self._total else ""
+        return f"nvgraft: {self._what}: {amount} {self._unit}, {speed}{left}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(2).columns or 80
+    except OSError:
+        return 80

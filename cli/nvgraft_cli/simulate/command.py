@@ -172,6 +172,7 @@ def _simulate(name: str, command: list[str], node_name: str | None, *, nvml: boo
         )
     snapshot = read_bytes(path)
     host = parse_host(snapshot, path)
+    logs.debug("read", host=path, bytes=len(snapshot))
     if os.geteuid() != 0:
         fix = f"run sudo nvgraft simulate {shlex.join([name, '--', *command])}"
         raise InputError(
@@ -192,6 +193,7 @@ def _simulate(name: str, command: list[str], node_name: str | None, *, nvml: boo
             logs.get().info(note)
         if node is not None:
             node.announce(pid, start)
+        logs.debug("made", host=host.name, gpus=len(host.nvml.gpus), nvml=source is not None)
         return _in_child(lambda: _execute(command, directory))
 
     def leave_namespaces() -> int:

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 
+from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.arguments import add_config, add_node, add_output, source
 from nvgraft_cli.shell.errors import InputError
 
@@ -81,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         # The host as it is now, not the kept inventory.
         host = read_live_host(read_configuration(args.config))
+        logs.debug("read", host="this machine", reason="a snapshot never uses the kept inventory")
         facts = live_facts(host)
         level = read_isa_level()
     if args.name is not None:

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, cast
 from nvgraft.formats.elf import ElfFacts, read_facts
 from nvgraft.formats.tree import Node, PathError, Tree
 from nvgraft_cli.case.image.tar import DAMAGE, Archive, Stream
+from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.progress import Progress
 
@@ -75,6 +76,7 @@ class ImageTree(Tree):
                 try:
                     for _ in self._add_layer(number):
                         progress.step()
+                    logs.debug("read", layer=name, entries=self._entries)
                 except DAMAGE as error:
                     raise InputError(
                         f"{label}: layer {name}: {str(error).lower()}: the archive is"
