@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from pytest_subprocess import FakeProcess
 
 from nvgraft_cli.install import install
 
@@ -214,18 +215,40 @@ def test_a_launcher_needs_an_assembler(tmp_path: Path, monkeypatch: pytest.Monke
         install.static_launcher("/usr/bin/python3", "/script")
 
 
-@pytest.mark.requires("sh")
-def test_an_assembler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the assembler fails, the refusal quotes its last line."""
-    for name in ("as", "objcopy"):
-        (tmp_path / name).write_text(
-            "#!/bin/sh\necho first >&2\necho 'unknown option' >&2\nexit 1\n"
-        )
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_an_assembler_that_fails_is_quoted(
+    fp: FakeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the assembler fails, the refusal quotes its last line, and objcopy is not started."""
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", "", "", "", "x86_64")))
+    fp.register(["as", fp.any()], returncode=1, stderr="first\nunknown option\n")
     with pytest.raises(install.CannotInstall, match="--launcher: as failed: unknown option"):
         install.static_launcher("/usr/bin/python3", "/script")
+    (call,) = fp.calls
+    assert list(call)[1:2] == ["-o"]
+    assert str(list(call)[3]).endswith("/launcher_x86_64.s")
+
+
+def test_every_program_is_loaded_before_it_is_installed(fp: FakeProcess) -> None:
+    """The installer loads each program from the stage, isolated as its launcher does; the first
+    that fails is named with the last line of what Python says.
+    """
+    fp.register(["/python", "-ISB", "-c", fp.any()], occurrences=3)
+    install.check_start("/python", "/stage")
+    programs = [str(list(call)[3]) for call in fp.calls]
+    assert [text.rpartition(" ")[2] for text in programs] == [
+        "nvgraft.hook",
+        "nvgraft.runtime",
+        "nvgraft_cli.shell.main",
+    ]
+    assert ["/stage/cli" in text for text in programs] == [False, False, True]
+    fp.register(["/python", fp.any()])
+    fp.register(["/python", fp.any()], returncode=1, stderr="Traceback\nImportError: no prctl\n")
+    with pytest.raises(
+        install.CannotInstall,
+        match=r"nvgraft\.runtime does not start on /python: ImportError: no prctl",
+    ):
+        install.check_start("/python", "/stage")
 
 
 def test_a_machine_without_launcher_source_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
