@@ -53,9 +53,9 @@ def test_the_measurement_finds_leftovers_that_no_journal_names() -> None:
 
 
 def _announce_something_else() -> None:
-    records = journal._records
+    records = journal.records
     vars(journal).update(
-        _records=lambda entries: [(b"file\0/something/else\0", b"") for _ in records(entries)]
+        records=lambda entries: [(b"file\0/something/else\0", b"") for _ in records(entries)]
     )
 
 

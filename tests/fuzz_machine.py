@@ -4,7 +4,7 @@ Part of ``fuzzing.TARGETS``.
 """
 
 from fuzz_checks import check_text
-from nvgraft.apply import bpf, cgroup, journal
+from nvgraft.apply import bpf, cgroup, journal, left_journal
 from nvgraft.base import jsontext
 from nvgraft.base.errors import Refusal, printable_lines
 from nvgraft.host import kept_inventory, nvml
@@ -65,17 +65,17 @@ def inventory_document(data: bytes) -> None:
 
 def kept_journal(data: bytes) -> None:
     """Parse the data as a journal, and as records (the texts between empty lines) in frames."""
-    for written in (data, b"".join(journal._frame(record) for record in data.split(b"\n\n"))):
+    for written in (data, b"".join(journal.frame(record) for record in data.split(b"\n\n"))):
         try:
-            left = journal.parse("name", written, 7)
+            left = left_journal.parse("name", written, 7)
         except ValueError:
             continue
         if left.heading is None:
             continue
-        records = [(journal._heading_record(left.heading), b""), *journal._records(left.entries)]
-        again = b"".join(journal._frame(fields, content) + content for fields, content in records)
+        records = [(journal.heading_record(left.heading), b""), *journal.records(left.entries)]
+        again = b"".join(journal.frame(fields, content) + content for fields, content in records)
         # Written again, the entries with data come first.
-        assert sorted(journal.parse("name", again, 7).entries, key=repr) == sorted(
+        assert sorted(left_journal.parse("name", again, 7).entries, key=repr) == sorted(
             left.entries, key=repr
         )
 

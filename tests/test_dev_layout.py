@@ -252,7 +252,8 @@ MODULES = {"os.path", "pathlib", "shutil", "glob", "tempfile", "fnmatch", "filei
 WITHOUT_DIRECTORY = {
     ("executor.py", "stat", "action.host_path"): "a source: the host's own path",
     ("ldconfig.py", "open", "path"): "the host's ldconfig",
-    ("journal.py", "utime", "fd"): "a descriptor",
+    ("left_journal.py", "utime", "fd"): "a descriptor",
+    ("left_journal.py", "listdir", "directory"): "a descriptor",
     ("journal.py", "listdir", "directory"): "a descriptor",
     ("leftovers.py", "listdir", "directory"): "a descriptor",
     ("restore.py", "utime", "copy"): "a descriptor",

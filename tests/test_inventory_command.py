@@ -11,7 +11,7 @@ from machines import Machine
 from nvgraft.base.errors import Refusal
 from nvgraft.host import kept_inventory
 from nvgraft.request.config import Config
-from nvgraft.system import kept
+from nvgraft.system import keep, kept
 from nvgraft_cli.inventory import command, refresh
 from nvgraft_cli.shell import main
 
@@ -110,7 +110,7 @@ def test_a_damaged_inventory_is_reported(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A damaged inventory is reported without a traceback."""
-    kept.write(kept_inventory.KIND, kept_inventory._key(Config(**machine.settings)), {"made": "x"})
+    keep.write(kept_inventory.KIND, kept_inventory._key(Config(**machine.settings)), {"made": "x"})
     assert run("show") == 1
     assert "the kept inventory is damaged" in capsys.readouterr().out
 
@@ -137,7 +137,7 @@ def test_a_failed_refresh_removes_the_inventory(
     the fault from the hook.
     """
     run("refresh")
-    kept.write("other", 1, 1)
+    keep.write("other", 1, 1)
     path = {
         "driver": "proc/driver/nvidia/version",
         "loader cache": "etc/ld.so.cache",
@@ -215,7 +215,7 @@ def test_an_inventory_that_cannot_be_kept_is_reported(
 def test_drop_removes_everything(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     """drop removes all kept files; a second drop says that there is nothing."""
     run("refresh")
-    kept.write("config", 1, 1)
+    keep.write("config", 1, 1)
     capsys.readouterr()
     assert run("drop") == 0
     assert capsys.readouterr().out == f"dropped 2 files of {kept.DIRECTORY}\n"

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nvgraft.apply import journal
-from nvgraft.apply.journal import Heading, Journal, JournalEntry, Left
+from nvgraft.apply import journal, left_journal
+from nvgraft.apply.journal import Heading, Journal, JournalEntry
+from nvgraft.apply.left_journal import Left
 from nvgraft.base.errors import Refusal
 
 HEADING = Heading("/run/b/rootfs \udcff", 2065, 77, 5, 1_700_000_000_000_000_000, 100000, 100001)
@@ -44,7 +45,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def read(directory: Path, name: str) -> Left:
     fd = os.open(directory, os.O_RDONLY)
     try:
-        return journal.read(fd, name)
+        return left_journal.read(fd, name)
     finally:
         os.close(fd)
 
@@ -77,7 +78,7 @@ def test_a_journal_is_private_to_its_owner(directory: Path) -> None:
     path = written(directory)
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert journal.lock_of(path.name) == "811-4d"
+    assert left_journal.lock_of(path.name) == "811-4d"
 
 
 def test_a_journal_cut_at_any_byte_keeps_complete_records(directory: Path) -> None:
@@ -118,7 +119,7 @@ def test_a_journal_that_was_changed_is_damaged(directory: Path) -> None:
 def test_an_unknown_format_is_damage(directory: Path, words: tuple[str, ...]) -> None:
     """A whole record in an unknown format is damage."""
     path = written(directory)
-    path.write_bytes(journal._frame("\0".join(words).encode()))
+    path.write_bytes(journal.frame("\0".join(words).encode()))
     with pytest.raises(ValueError, match=r"format|literal|unpack"):
         read(directory, path.name)
 
@@ -129,7 +130,7 @@ def test_an_unknown_format_is_damage(directory: Path, words: tuple[str, ...]) ->
 def test_an_unknown_item_is_damage(directory: Path, record: bytes) -> None:
     """An item of an unknown kind, or with too few fields, is damage."""
     path = written(directory)
-    path.write_bytes(journal._frame(journal._heading_record(HEADING)) + journal._frame(record))
+    path.write_bytes(journal.frame(journal.heading_record(HEADING)) + journal.frame(record))
     with pytest.raises(ValueError, match="malformed entry"):
         read(directory, path.name)
 
@@ -230,9 +231,9 @@ def test_rewriting_keeps_what_is_still_to_be_done(directory: Path) -> None:
     left = read(directory, path.name)
     fd = os.open(directory, os.O_RDONLY)
     rest = Left(left.name, left.heading, left.entries[1:2], left.written)
-    journal.rewrite(fd, rest)
+    left_journal.rewrite(fd, rest)
     assert read(directory, path.name) == rest
-    journal.rewrite(fd, Left(left.name, left.heading, (), left.written))
+    left_journal.rewrite(fd, Left(left.name, left.heading, (), left.written))
     assert list(directory.iterdir()) == []
     os.close(fd)
 
@@ -267,7 +268,7 @@ def test_other_names_are_not_those_of_journals(directory: Path, name: str) -> No
     path.rename(directory / name)
     (directory / "1-2-3.77").touch()
     fd = os.open(directory, os.O_RDONLY)
-    problems = {entry.name: entry.problem for entry in journal.entries_of(fd)}
+    problems = {entry.name: entry.problem for entry in left_journal.entries_of(fd)}
     os.close(fd)
     expected = "" if name == "1-2-3." else "its name is not that of a journal"
     assert problems == {name: expected, "1-2-3.77": ""}

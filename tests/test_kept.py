@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nvgraft.system import kept
+from nvgraft.system import keep, kept
 from nvgraft_cli.shell import main
 
 KEY = ["1.0", ["a", 2, None, True]]
@@ -27,7 +27,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def document(directory: Path) -> Path:
     """The path of the document with KEY, once written."""
-    assert kept.write("kind", KEY, VALUE)
+    assert keep.write("kind", KEY, VALUE)
     return directory / kept.name_of("kind", KEY)
 
 
@@ -181,12 +181,12 @@ def test_a_place_that_cannot_be_written_is_not_an_error(
     nothing.
     """
     monkeypatch.setattr(kept, "DIRECTORY", "/proc/none/cache")
-    assert not kept.write("kind", KEY, VALUE)
+    assert not keep.write("kind", KEY, VALUE)
     assert kept.read("kind", KEY) is None
-    assert kept.drop() == 0
+    assert keep.drop() == 0
     monkeypatch.setattr(kept, "DIRECTORY", str(directory))
     monkeypatch.setattr(kept, "LIMIT", 10)
-    assert not kept.write("kind", KEY, VALUE)
+    assert not keep.write("kind", KEY, VALUE)
 
 
 def test_an_interrupted_writer_leaves_the_old_document(
@@ -199,7 +199,7 @@ def test_an_interrupted_writer_leaves_the_old_document(
 
     monkeypatch.setattr(posix, "rename", fail)
     with pytest.raises(KeyboardInterrupt):
-        kept.write("kind", KEY, "new")
+        keep.write("kind", KEY, "new")
     assert kept.read("kind", KEY) == VALUE
     assert list(document.parent.iterdir()) == [document]
 
@@ -210,29 +210,29 @@ def test_files_of_killed_writers_are_removed(document: Path) -> None:
     old.touch()
     young.touch()
     os.utime(old, (1, 1))
-    assert kept.write("kind", KEY, VALUE)
+    assert keep.write("kind", KEY, VALUE)
     assert sorted(document.parent.iterdir()) == sorted([document, young])
 
 
 def test_only_the_newest_documents_are_kept(directory: Path) -> None:
     """A write removes the oldest documents of its kind beyond the limit."""
-    kept.write("other", KEY, 1)
-    for number in range(kept.KEPT + 5):
-        assert kept.write("kind", number, number)
+    keep.write("other", KEY, 1)
+    for number in range(keep.KEPT + 5):
+        assert keep.write("kind", number, number)
         os.utime(directory / kept.name_of("kind", number), (number, number))
-    assert len(list(directory.iterdir())) == kept.KEPT + 1
+    assert len(list(directory.iterdir())) == keep.KEPT + 1
     assert kept.read("other", KEY) == 1
     assert kept.read("kind", 4) is None
-    assert kept.read("kind", kept.KEPT + 4) == kept.KEPT + 4
+    assert kept.read("kind", keep.KEPT + 4) == keep.KEPT + 4
 
 
 def test_drop_removes_one_kind_or_everything(document: Path) -> None:
     """drop() removes the documents of one kind, or everything including unfinished files."""
-    kept.write("other", KEY, 1)
+    keep.write("other", KEY, 1)
     (document.parent / ".1-a").touch()
-    assert kept.drop("kind-") == 1
+    assert keep.drop("kind-") == 1
     assert kept.read("other", KEY) == 1
-    assert kept.drop() == 2
+    assert keep.drop() == 2
     assert list(document.parent.iterdir()) == []
 
 
@@ -243,7 +243,7 @@ def test_readers_see_whole_documents_while_others_write(document: Path) -> None:
 
     def write(value: object) -> None:
         while not done.is_set():
-            kept.write("kind", KEY, value)
+            keep.write("kind", KEY, value)
 
     writers = [threading.Thread(target=write, args=(value,)) for value in values]
     for writer in writers:
@@ -293,11 +293,11 @@ def test_what_is_not_a_document_stays(
     directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A directory among the documents keeps no other one from being written and dropped."""
-    assert kept.write("kind", [0], VALUE)
+    assert keep.write("kind", [0], VALUE)
     (directory / "kind-odd").mkdir()
     os.utime(directory / "kind-odd", (1, 1))
-    monkeypatch.setattr(kept, "KEPT", 1)
-    assert kept.write("kind", KEY, VALUE)
+    monkeypatch.setattr(keep, "KEPT", 1)
+    assert keep.write("kind", KEY, VALUE)
     assert sorted(path.name for path in directory.iterdir()) == sorted(
         ["kind-odd", kept.name_of("kind", KEY)]
     )

@@ -15,7 +15,7 @@ import nvgraft
 from machines import CAPABILITIES, PROC, SONAMES, VERSIONS, Machine
 from nvgraft.host import kept_inventory, live
 from nvgraft.request.config import Config
-from nvgraft.system import kept
+from nvgraft.system import keep, kept
 from nvgraft_cli.simulate import stubs
 from nvgraft_specs import names
 
@@ -293,7 +293,7 @@ def test_a_file_that_has_just_changed_is_not_kept(
 
 def test_reading_without_keep_writes_nothing(machine: Machine) -> None:
     """read_host() with keep=False, as in a plan, writes nothing."""
-    kept.drop()
+    keep.drop()
     machine.look(lambda config: kept_inventory.read_host(config, keep=False))
     assert machine.origin() == "read now: no inventory is kept"
 
@@ -302,7 +302,7 @@ def test_reading_without_keep_writes_nothing(machine: Machine) -> None:
 def test_a_document_of_another_shape_is_not_used(machine: Machine, document: object) -> None:
     """A cached document of another shape is ignored, never a reason to refuse a container."""
     config = Config(**machine.settings)
-    kept.write(kept_inventory.KIND, kept_inventory._key(config), document)
+    keep.write(kept_inventory.KIND, kept_inventory._key(config), document)
     machine.check()
 
 
@@ -319,7 +319,7 @@ def test_a_document_with_a_malformed_member_is_not_used(
     document = kept.read(kept_inventory.KIND, key)
     assert isinstance(document, dict)
     assert member in document
-    kept.write(kept_inventory.KIND, key, {**document, member: value})
+    keep.write(kept_inventory.KIND, key, {**document, member: value})
     machine.check()
 
 

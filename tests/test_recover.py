@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from documents import read_document
-from nvgraft.apply import journal
+from nvgraft.apply import journal, left_journal
 from nvgraft.apply.journal import Heading, Journal, JournalEntry
 from nvgraft.apply.leftovers import take_over
 from nvgraft.container.container import Container
@@ -438,7 +438,7 @@ def test_the_oldest_journals_are_dropped(
         os.utime(directory / name, (number, number))
         ages[name] = number
     size = (directory / next(iter(ages))).stat().st_size
-    monkeypatch.setattr(journal, limit, 3 if limit == "KEPT" else 3 * size + 1)
+    monkeypatch.setattr(left_journal, limit, 3 if limit == "KEPT" else 3 * size + 1)
     held = os.open(others[0], os.O_PATH)
     with lock.lock_rootfs(held):
         (message,) = started(rootfs)

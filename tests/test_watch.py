@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from machines import Machine
 from nvgraft.host import kept_inventory
 from nvgraft.request.config import Config
-from nvgraft.system import kept
+from nvgraft.system import keep
 from nvgraft_cli.inventory import uevents, watcher
 from nvgraft_cli.shell import logs
 
@@ -233,7 +233,7 @@ def test_a_dropped_inventory_is_read_again(scene: Scene) -> None:
     """A dropped inventory is read again after the next check."""
 
     async def script() -> None:
-        kept.drop()
+        keep.drop()
         await scene.until("no inventory is kept")
 
     scene.play(script, check=0.02)

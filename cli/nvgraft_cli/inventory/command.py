@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nvgraft.base.errors import printable
 from nvgraft.base.files import reason
 from nvgraft.host import kept_inventory
-from nvgraft.system import kept
+from nvgraft.system import keep, kept
 from nvgraft_cli.inventory.refresh import (
     NotKept,
     become_like_the_hook,
@@ -186,7 +186,7 @@ def _refresh(args: argparse.Namespace) -> int:
 
 def _drop(args: argparse.Namespace) -> int:
     try:
-        count = kept.drop()
+        count = keep.drop()
     except OSError as error:
         path = f"{kept.DIRECTORY}/{error.filename or ''}"
         text = f"{path}: {reason(error)} | no hook has made it: remove it"

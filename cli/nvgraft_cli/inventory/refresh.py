@@ -10,7 +10,7 @@ from nvgraft.host import kept_inventory
 from nvgraft.host.components import Host
 from nvgraft.host.libraries import select_libraries
 from nvgraft.request.config import Config, load_config
-from nvgraft.system import kept
+from nvgraft.system import keep, kept
 from nvgraft.system.trusted import open_trusted
 from nvgraft_cli.case.hosts import read_configuration
 from nvgraft_cli.shell.errors import InputError
@@ -74,7 +74,7 @@ def refresh(config: Config) -> Host:
         except Refusal:
             # What cannot be removed is not a document that a hook would use.
             with suppress(OSError):
-                kept.drop(kept_inventory.name_of(config))
+                keep.drop(kept_inventory.name_of(config))
             raise
         if not problem:
             return host

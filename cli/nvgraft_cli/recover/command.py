@@ -7,7 +7,7 @@ import argparse
 import errno
 import os
 
-from nvgraft.apply import journal
+from nvgraft.apply import journal, left_journal
 from nvgraft.apply.leftovers import KEPT, STUCK, Outcome, clear
 from nvgraft.apply.targets import open_in_root
 from nvgraft.base import errors
@@ -138,7 +138,9 @@ def recover(*, dry_run: bool = False) -> list[Report]:
         try:
             reports = [
                 _recover(directory, entry, dry_run=dry_run)
-                for entry in sorted(journal.entries_of(directory), key=lambda entry: entry.name)
+                for entry in sorted(
+                    left_journal.entries_of(directory), key=lambda entry: entry.name
+                )
             ]
         finally:
             syscalls.close(directory)
@@ -158,7 +160,7 @@ def _foreign(name: str, path: str, problem: str) -> Report:
     return Report(name, "", "damaged", f"{problem}: not used | look at {path}, then remove it")
 
 
-def _recover(directory: int, entry: journal.Entry, *, dry_run: bool) -> Report | None:
+def _recover(directory: int, entry: left_journal.Entry, *, dry_run: bool) -> Report | None:
     """Clean up after the hook of the journal ``entry``; return None if that hook has just ended."""
     name = entry.name
     path = f"{journal.DIRECTORY}/{name}"
@@ -166,11 +168,11 @@ def _recover(directory: int, entry: journal.Entry, *, dry_run: bool) -> Report |
     if entry.problem:
         return _foreign(name, path, entry.problem)
     try:
-        held = lock.acquire(journal.lock_of(name), 0)
+        held = lock.acquire(left_journal.lock_of(name), 0)
         if held is None:
             return Report(name, "", "running", "a hook is at work")
         with held:
-            return _clear(directory, journal.read(directory, name), dry_run=dry_run)
+            return _clear(directory, left_journal.read(directory, name), dry_run=dry_run)
     except FileNotFoundError:
         return None
     except Refusal as refusal:
@@ -195,11 +197,11 @@ def _unlike_rootfs(rootfs_fd: int) -> str:
     return ""
 
 
-def _clear(directory: int, left: journal.Left, *, dry_run: bool) -> Report:
+def _clear(directory: int, left: left_journal.Left, *, dry_run: bool) -> Report:
     heading = left.heading
     if heading is None:
         if not dry_run:
-            journal.rewrite(directory, left)
+            left_journal.rewrite(directory, left)
         return Report(left.name, "", "cleared", "a hook that was killed before it made anything")
     try:
         rootfs_fd = syscalls.openat2(
@@ -236,7 +238,7 @@ def _clear(directory: int, left: journal.Left, *, dry_run: bool) -> Report:
             )
         outcomes, rest = clear(left, rootfs_fd, dry_run=dry_run)
         if not dry_run:
-            journal.rewrite(directory, rest)
+            left_journal.rewrite(directory, rest)
     finally:
         syscalls.close(rootfs_fd)
     count = len(outcomes)

@@ -3,8 +3,8 @@
 
 Each hook at work has one file under /run, and removes it when its work is done or undone. A file
 without a hook was left by a killed one, and names what may be in the root file system. This module
-writes and reads journals. The executor decides what to announce, and
-:mod:`nvgraft.apply.leftovers` removes what was made.
+writes journals, and :mod:`nvgraft.apply.left_journal` reads them. The executor decides what to
+announce, and :mod:`nvgraft.apply.leftovers` removes what was made.
 
 A file is a sequence of records, each with its length and a check. A record cut short was never
 followed by what it announces. /run is in memory, so nothing is synchronised to a disk, and a power
@@ -21,11 +21,11 @@ from nvgraft.base import paths
 from nvgraft.base._os import os
 from nvgraft.base._stdlib import struct
 from nvgraft.base.errors import Refusal
-from nvgraft.base.files import read_fd, reason, write_all
+from nvgraft.base.files import reason, write_all
 from nvgraft.base.values import Value
 from nvgraft.system import syscalls
 from nvgraft.system.lock import lock_name
-from nvgraft.system.rundir import open_private, require_private, unlike_ours
+from nvgraft.system.rundir import open_private, require_private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,25 +38,17 @@ DIRECTORY = "/run/nvgraft/journal"
 #: cache and its temporary file, of at most 16 MiB each.
 SIZE_LIMIT = 40 << 20
 
-#: The most journals of killed hooks that are kept, and the most bytes of all of them together: /run
-#: is in memory.
-KEPT, KEPT_BYTES = 256, 64 << 20
-
-#: Nanoseconds after its last announcement within which a hook has ended or been killed: more than
-#: engines grant.
-_AT_WORK = 120 * 10**9
-
-_VERSION = "nvgraft.journal/2"
-#: _MAGIC, the record's length and CRC-32, and the CRC-32 of these three.
-_FRAME = struct.Struct("=4sIII")
-_MAGIC = b"nvj2"
+VERSION = "nvgraft.journal/2"
+#: MAGIC, the record's length and CRC-32, and the CRC-32 of these three.
+FRAME = struct.Struct("=4sIII")
+MAGIC = b"nvj2"
 
 #: From linux/time.h. File systems take their times from this clock; time.time() is some
 #: milliseconds ahead of it.
 _CLOCK_REALTIME_COARSE = 5
 
 #: Kind of entry -> number of fields after its path.
-_FIELDS = {
+FIELDS = {
     "dir": 0,
     "file": 0,
     "link": 1,
@@ -83,8 +75,8 @@ class JournalEntry(Value):
     """
 
     def __init__(self, kind: str, path: str, *fields: str, data: bytes = b"") -> None:
-        if len(fields) != _FIELDS[kind]:
-            raise ValueError(f"{kind} has {_FIELDS[kind]} fields")
+        if len(fields) != FIELDS[kind]:
+            raise ValueError(f"{kind} has {FIELDS[kind]} fields")
         self.kind = kind
         self.path = path
         self.fields = fields
@@ -146,10 +138,10 @@ class Journal:
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             journal._fd = os.open(name, flags, 0o600, dir_fd=directory)
-            journal._write(_frame(_heading_record(heading)))
+            journal._write(frame(heading_record(heading)))
         except OSError as error:
             if journal._fd >= 0:
-                _remove(directory, name)
+                remove(directory, name)
             journal.close()
             raise _cannot_write(name, error) from error
         return journal
@@ -162,8 +154,8 @@ class Journal:
         if self._fd < 0:
             return
         try:
-            for fields, data in _records(entries):
-                self._write(_frame(fields, data))
+            for fields, data in records(entries):
+                self._write(frame(fields, data))
                 self._write(data)
         except OSError as error:
             raise _cannot_write(self.name, error) from error
@@ -185,7 +177,7 @@ class Journal:
             os.unlink(self.name, dir_fd=self._directory)
         except OSError:
             os.ftruncate(self._fd, 0)  # an empty journal names nothing
-            _remove(self._directory, self.name)
+            remove(self._directory, self.name)
 
     def close(self) -> None:
         """Close the descriptors. A journal that was not ended stays."""
@@ -193,47 +185,6 @@ class Journal:
             if fd >= 0:
                 syscalls.close(fd)
         self._fd = self._directory = -1
-
-
-class Left(Value):
-    """The journal ``name`` of an unfinished hook; ``heading`` is None if the hook had made nothing.
-
-    :param written: when it was last written, in ns of the file systems' time.
-    """
-
-    def __init__(
-        self, name: str, heading: Heading | None, entries: tuple[JournalEntry, ...], written: int
-    ) -> None:
-        self.name = name
-        self.heading = heading
-        self.entries = entries
-        self.written = written
-
-    @property
-    def until(self) -> int:
-        """When its hook had certainly ended, in ns of the file systems' time."""
-        return self.written + _AT_WORK
-
-    def is_of(self, now: Heading) -> bool:
-        """Tell whether the journal is of the root file system that ``now`` describes.
-
-        An overlay gets another device number at each mount. A new directory may get the inode
-        number of a former one, but was born later. A directory of an overlay's lower layer is born
-        again when something is first made in it, and that happened while the hook was at work.
-        """
-        was = self.heading
-        if (
-            was is None
-            or was.inode != now.inode
-            or (was.device != now.device and was.rootfs != now.rootfs)
-        ):
-            return False
-        return was.born == now.born or was.since <= now.born <= self.until
-
-
-def lock_of(name: str) -> str:
-    """Return the name of the lock that the hook of the journal ``name`` holds while at work."""
-    return name.rpartition("-")[0]
 
 
 def pending() -> bool:
@@ -247,122 +198,8 @@ def pending() -> bool:
         syscalls.close(directory)
 
 
-class Entry(Value):
-    """A file ``name`` of the directory of journals, its ``size`` in bytes, and when it was last
-    ``written``, in ns of the file systems' time.
-
-    :param problem: why it is not used; "" for a journal.
-    """
-
-    def __init__(self, name: str, size: int, written: int, problem: str) -> None:
-        self.name = name
-        self.size = size
-        self.written = written
-        self.problem = problem
-
-
-def entries_of(directory: int) -> list[Entry]:
-    """Return what the open ``directory`` holds, oldest first.
-
-    What is not a journal as hooks leave it is neither read nor removed (SECURITY R43).
-    """
-    entries = []
-    for name in os.listdir(directory):
-        try:
-            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        except FileNotFoundError:
-            continue  # its hook has ended
-        problem = unlike_ours(status, SIZE_LIMIT)
-        if not problem and _numbers(name) is None:
-            problem = "its name is not that of a journal"
-        entries.append(Entry(name, status.st_size, status.st_mtime_ns, problem))
-    return sorted(entries, key=lambda entry: (entry.written, entry.name))
-
-
-def _numbers(name: str) -> tuple[int, int] | None:
-    """Return the device and inode in the name of a journal, or None for another name."""
-    root, _, started = name.rpartition("-")
-    device, _, inode = root.partition("-")
-    for part in (device, inode, started.partition(".")[0]):
-        if not part or part.strip("0123456789abcdef"):
-            return None
-    return int(device, 16), int(inode, 16)
-
-
-def inode_of(name: str) -> int:
-    """Return the inode of the root directory of the journal ``name``."""
-    numbers = _numbers(name)
-    return numbers[1] if numbers is not None else -1
-
-
-def read(directory: int, name: str) -> Left:
-    """Read a journal of the open ``directory``, in which only this user can make files.
-
-    :raises ValueError: when it is damaged. No hook leaves a damaged one, however it ends.
-    :raises OSError: when it cannot be read.
-    """
-    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    try:
-        data = read_fd(fd, SIZE_LIMIT)
-        written = os.fstat(fd).st_mtime_ns
-    finally:
-        syscalls.close(fd)
-    left = parse(name, data, written)
-    if left.heading is not None and _numbers(name) != (left.heading.device, left.heading.inode):
-        raise ValueError("its name is that of another root file system")
-    return left
-
-
-def parse(name: str, data: bytes, written: int) -> Left:
-    """Parse the bytes ``data`` of the journal ``name``.
-
-    :raises ValueError: as :func:`read`.
-    """
-    records = list(_whole_records(data))
-    if not records:
-        return Left(name, None, (), written)
-    try:
-        version, rootfs, *numbers = (paths.fsdecode(field) for field in records[0].split(b"\0"))
-        if version != _VERSION:
-            raise ValueError(f"its format is {version!r}, this nvgraft reads {_VERSION}")
-        device, inode, born, since, uid, gid = (int(number) for number in numbers)
-        entries = [entry for record in records[1:] for entry in _entries(record)]
-    except KeyError as error:
-        raise ValueError(f"malformed entry: {error}") from error
-    return Left(
-        name, Heading(rootfs, device, inode, born, since, uid, gid), tuple(entries), written
-    )
-
-
-def rewrite(directory: int, left: Left) -> None:
-    """Write ``left`` in the place of the journal of that name, or remove the journal if no entry is
-    left.
-
-    :raises OSError: when neither works. The journal is unchanged then.
-    """
-    if left.heading is None or not left.entries:
-        os.unlink(left.name, dir_fd=directory)
-        return
-    # No hook uses this name. If this process is killed here, there is one more journal of the same
-    # things.
-    temporary = f"{left.name}.{os.getpid()}"
-    _remove(directory, temporary)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(temporary, flags, 0o600, dir_fd=directory)
-    try:
-        write_all(fd, _frame(_heading_record(left.heading)))
-        for fields, data in _records(left.entries):
-            write_all(fd, _frame(fields, data) + data)
-        os.utime(fd, ns=(left.written, left.written))
-    except BaseException:
-        _remove(directory, temporary)
-        raise
-    finally:
-        syscalls.close(fd)
-    os.rename(temporary, left.name, src_dir_fd=directory, dst_dir_fd=directory)
-
-
-def _remove(directory: int, name: str) -> None:
+def remove(directory: int, name: str) -> None:
+    """Remove a journal, as best effort."""
     try:
         os.unlink(name, dir_fd=directory)
     except OSError:
@@ -379,37 +216,21 @@ def _cannot_write(name: str, error: OSError) -> Refusal:
     return Refusal("initialization", f"write failed: {DIRECTORY}/{name}: {reason(error)}", fix)
 
 
-def _frame(fields: bytes, data: bytes = b"") -> bytes:
+def frame(fields: bytes, data: bytes = b"") -> bytes:
     """Return the bytes before ``data`` in a record of both: ``data`` can be long and is not
     copied.
     """
-    numbers = (_MAGIC, len(fields) + len(data), zlib.crc32(data, zlib.crc32(fields)))
-    return _FRAME.pack(*numbers, zlib.crc32(_FRAME.pack(*numbers, 0))) + fields
+    numbers = (MAGIC, len(fields) + len(data), zlib.crc32(data, zlib.crc32(fields)))
+    return FRAME.pack(*numbers, zlib.crc32(FRAME.pack(*numbers, 0))) + fields
 
 
-def _whole_records(data: bytes) -> Iterator[bytes]:
-    """Yield the records that were written completely."""
-    offset = 0
-    while offset + _FRAME.size <= len(data):
-        magic, length, check, own_check = _FRAME.unpack_from(data, offset)
-        if magic != _MAGIC or own_check != zlib.crc32(_FRAME.pack(magic, length, check, 0)):
-            raise ValueError(f"no record at byte {offset}")
-        offset += _FRAME.size
-        if offset + length > len(data):
-            return
-        record = data[offset : offset + length]
-        if zlib.crc32(record) != check:
-            raise ValueError(f"the record at byte {offset} is not as it was written")
-        yield record
-        offset += length
-
-
-def _heading_record(heading: Heading) -> bytes:
+def heading_record(heading: Heading) -> bytes:
+    """Return the first record of a journal."""
     numbers = (heading.device, heading.inode, heading.born, heading.since, heading.uid, heading.gid)
-    return paths.fsencode("\0".join((_VERSION, heading.rootfs, *map(str, numbers))))
+    return paths.fsencode("\0".join((VERSION, heading.rootfs, *map(str, numbers))))
 
 
-def _records(entries: Iterable[JournalEntry]) -> Iterator[tuple[bytes, bytes]]:
+def records(entries: Iterable[JournalEntry]) -> Iterator[tuple[bytes, bytes]]:
     """Yield records for ``entries``. Each ``data`` ends a record of its own; the rest share one."""
     words: list[str] = []
     for entry in entries:
@@ -420,20 +241,3 @@ def _records(entries: Iterable[JournalEntry]) -> Iterator[tuple[bytes, bytes]]:
             words += own
     if words:
         yield paths.fsencode("\0".join((*words, ""))), b""
-
-
-def _entries(record: bytes) -> Iterator[JournalEntry]:
-    at = 0
-    while at < len(record):
-        kind = paths.fsdecode(record[at : record.find(b"\0", at)])
-        words = []
-        for _ in range(2 + _FIELDS[kind]):
-            end = record.find(b"\0", at)
-            if end < 0:
-                raise ValueError(f"malformed entry: {kind}")
-            words.append(paths.fsdecode(record[at:end]))
-            at = end + 1
-        data = b""
-        if kind == "was-file":
-            data, at = record[at:], len(record)
-        yield JournalEntry(*words, data=data)

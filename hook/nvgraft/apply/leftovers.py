@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import errno
 
-from nvgraft.apply import journal
-from nvgraft.apply.journal import Heading, JournalEntry, Left
+from nvgraft.apply import journal, left_journal
+from nvgraft.apply.journal import Heading, JournalEntry
+from nvgraft.apply.left_journal import Left
 from nvgraft.apply.restore import Owner, put_back
 from nvgraft.apply.targets import open_in_root, unlike
 from nvgraft.base import paths
@@ -214,10 +215,10 @@ def take_over(container: Container, warn: Callable[[str], None]) -> None:
         return
     try:
         mine = Heading.of(container.rootfs, container.rootfs_fd, container.uid, container.gid)
-        entries = journal.entries_of(directory)
+        entries = left_journal.entries_of(directory)
         journals = [entry for entry in entries if not entry.problem]
         for entry in journals:
-            if journal.inode_of(entry.name) == mine.inode:
+            if left_journal.inode_of(entry.name) == mine.inode:
                 _take_over(directory, entry.name, mine, container, warn)
         if odd := [entry for entry in entries if entry.problem]:
             others = f", and {len(odd) - 1} more" if len(odd) > 1 else ""
@@ -234,18 +235,18 @@ def _take_over(
     directory: int, name: str, mine: Heading, container: Container, warn: Callable[[str], None]
 ) -> None:
     try:
-        left = journal.read(directory, name)
+        left = left_journal.read(directory, name)
     except (FileNotFoundError, ValueError):
         # Another start has ended, or the journal is damaged (`nvgraft recover` says so).
         return
     if left.heading is None:
-        if journal.lock_of(name) == lock_name(mine.device, mine.inode):
-            journal.rewrite(directory, left)
+        if left_journal.lock_of(name) == lock_name(mine.device, mine.inode):
+            left_journal.rewrite(directory, left)
         return
     if not left.is_of(mine):
         return
     outcomes, rest = clear(left, container.rootfs_fd)
-    journal.rewrite(directory, rest)
+    left_journal.rewrite(directory, rest)
     undone = sum(outcome.fate in {REMOVED, RESTORED} for outcome in outcomes)
     warn(
         "the last hook on this root file system was killed; "
@@ -255,7 +256,7 @@ def _take_over(
 
 
 def _drop_oldest(
-    directory: int, journals: list[journal.Entry], warn: Callable[[str], None]
+    directory: int, journals: list[left_journal.Entry], warn: Callable[[str], None]
 ) -> None:
     """Remove the oldest ``journals`` of killed hooks beyond KEPT of them, or KEPT_BYTES.
 
@@ -263,9 +264,9 @@ def _drop_oldest(
     """
     count, size, dropped = len(journals), sum(entry.size for entry in journals), 0
     for entry in journals:
-        if count <= journal.KEPT and size <= journal.KEPT_BYTES:
+        if count <= left_journal.KEPT and size <= left_journal.KEPT_BYTES:
             break
-        held = acquire(journal.lock_of(entry.name), 0)
+        held = acquire(left_journal.lock_of(entry.name), 0)
         if held is None:
             continue
         with held:
@@ -278,7 +279,7 @@ def _drop_oldest(
     if dropped:
         warn(
             f"{dropped} of the journals of killed hooks were dropped, because more than"
-            f" {journal.KEPT} of them, or {journal.KEPT_BYTES >> 20} MiB, were in"
+            f" {left_journal.KEPT} of them, or {left_journal.KEPT_BYTES >> 20} MiB, were in"
             f" {journal.DIRECTORY} | run nvgraft recover after hooks were killed, and look for"
             " the cause in the engine's log"
         )

@@ -350,6 +350,8 @@ def _keep(
     It is not kept if one of its files changed shortly before this start read it: that file may
     change again and keep its time stamp.
     """
+    from nvgraft.system import keep
+
     assert isinstance(host.tree, LiveTree)
     files = {path: _identity(status) for path, status in host.tree.statuses.items()}
     now = time.time_ns()
@@ -373,7 +375,7 @@ def _keep(
         "narrow": [[library.row.name, *_fields(library, _LIBRARY)] for library in libraries.narrow],
         "missing": [row.name for row in libraries.missing],
     }
-    return "" if kept.write(KIND, key, document) else f"{kept.DIRECTORY} cannot be written"
+    return "" if keep.write(KIND, key, document) else f"{kept.DIRECTORY} cannot be written"
 
 
 #: The order of the fields in the document, which is that of the classes' parameters.

@@ -276,9 +276,10 @@ def known_settings(data: bytes, path: str) -> Mapping[str, object]:
     settings = kept.read("config", key)
     if not isinstance(settings, dict):
         from nvgraft.request.toml_settings import settings_from_toml
+        from nvgraft.system import keep
 
         settings = settings_from_toml(data, path)
-        kept.write("config", key, settings)
+        keep.write("config", key, settings)
     return settings
 
 
@@ -298,12 +299,12 @@ def config_from_settings(
     values = dict(settings)
     if values.get("supported_driver_capabilities") == names.ALL:
         del values["supported_driver_capabilities"]
-    written = Config(**values)
+    config = Config(**values)
     if (
-        not written.cli_ldconfig.startswith("@")
-        and not written.features_allow_ldconfig_from_container
+        not config.cli_ldconfig.startswith("@")
+        and not config.features_allow_ldconfig_from_container
     ):
-        value = written.cli_ldconfig.replace("\\", "\\\\").replace('"', '\\"')
+        value = config.cli_ldconfig.replace("\\", "\\\\").replace('"', '\\"')
         raise Refusal(
             "",
             "invalid config value",
@@ -311,43 +312,44 @@ def config_from_settings(
             first_line=f'{ERROR}nvidia-container-cli.ldconfig value "{value}" is not'
             " host-relative (does not start with a '@')",
         )
-    if (paths.clean(written.cli_root) + "/").startswith("/proc/"):
+    if (paths.clean(config.cli_root) + "/").startswith("/proc/"):
         raise Refusal(
             "",
-            f"{ERROR}nvidia-container-cli.root is {written.cli_root}",
+            f"{ERROR}nvidia-container-cli.root is {config.cli_root}",
             "a path in /proc means something else to each process; set root to the"
             " directory with the driver",
         )
     unknown = [
         name
-        for name in capability_names(written.supported_driver_capabilities)
+        for name in capability_names(config.supported_driver_capabilities)
         if name not in names.CAPABILITIES
     ]
     if unknown:
         raise Refusal(
             "",
             "Invalid value for config option 'supported-driver-capabilities';"
-            f" {written.supported_driver_capabilities} "
+            f" {config.supported_driver_capabilities} "
             f"(supported: {','.join(names.CAPABILITIES)})",
             f"there is no driver capability {unknown[0]}; correct config.toml",
         )
-    if written.host_snapshot and not written.simulated_host:
+    if config.host_snapshot and not config.simulated_host:
         raise Refusal(
             "",
             f"{ERROR}nvgraft.host-snapshot is set without nvgraft.simulated-host = true",
             "a recorded host is used only if the host is simulated; remove host-snapshot"
             " from config.toml",
         )
-    if written.ldcache_mode not in LDCACHE_MODES:
+    if config.ldcache_mode not in LDCACHE_MODES:
         raise Refusal(
             "",
-            f"{ERROR}nvgraft.ldcache value {written.ldcache_mode!r} is not known",
+            f"{ERROR}nvgraft.ldcache value {config.ldcache_mode!r} is not known",
             'set it to "{}" (the default) or "{}"'.format(*LDCACHE_MODES),
         )
+    # Nobody else has seen the value yet.
     if "cli_user" not in values:
-        values["cli_user"] = default_user((os_release or _os_release)())
-    values["cli_ldconfig"] = host_ldconfig(written.cli_ldconfig, exists or paths.exists)
-    return Config(**values)
+        config.cli_user = default_user((os_release or _os_release)())
+    config.cli_ldconfig = host_ldconfig(config.cli_ldconfig, exists or paths.exists)
+    return config
 
 
 def capability_names(text: str) -> tuple[str, ...]:

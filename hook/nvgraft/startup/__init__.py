@@ -54,7 +54,12 @@ GROUPS = {
     ),
     "host": (
         "look",
-        ("nvgraft.host.live", "nvgraft.host.libraries", "nvgraft.host.nvml"),
+        (
+            "nvgraft.host.live",
+            "nvgraft.host.libraries",
+            "nvgraft.host.nvml",
+            "nvgraft.system.keep",
+        ),
     ),
     "apply": (
         "look",

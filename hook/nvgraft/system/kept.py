@@ -1,15 +1,14 @@
-"""Keep documents that save the next hook some work: JSON files of root's under /run/nvgraft/cache.
+"""Read documents that save this hook some work: JSON files of root's under /run/nvgraft/cache.
 
 Nothing depends on them. A file that is not as expected (another owner, cut short, changed, of
 another version of nvgraft) counts as missing. If none can be kept (rootless, a full or read-only
-/run), everything works without. The callers decide what a document contains and how long it is
-valid: the kept configuration (:mod:`nvgraft.request.config`) and the kept inventory
-(:mod:`nvgraft.host.kept_inventory`).
+/run), everything works without. :mod:`nvgraft.system.keep` writes them. The callers decide what a
+document contains and how long it is valid: the kept configuration (:mod:`nvgraft.request.config`)
+and the kept inventory (:mod:`nvgraft.host.kept_inventory`).
 """
 
 from __future__ import annotations
 
-import time
 import zlib
 
 from nvgraft import __version__
@@ -21,13 +20,6 @@ DIRECTORY = "/run/nvgraft/cache"
 
 #: Bytes of one document. The inventory of 64 GPUs with eight MIG devices each has about 300 KiB.
 LIMIT = 4 << 20
-
-#: Documents of one kind. Older ones are removed. A host has one for each config.toml that is in
-#: use.
-KEPT = 16
-
-#: Seconds after which an unfinished file counts as abandoned: its writer was killed.
-_ABANDONED = 60
 
 _MAGIC = b"nvgraft-cache/2"
 
@@ -82,11 +74,11 @@ def read(kind: str, key: object) -> object | None:
 
 
 def parse(data: bytes, key: object) -> object | None:
-    """Return the value of a document, or None if :func:`write` has not written these bytes for
-    ``key``.
+    """Return the value of a document, or None if :func:`nvgraft.system.keep.write` has not written
+    these bytes for ``key``.
     """
-    head, _, body = data.partition(b"\n")
-    if head != _head(body):
+    first, _, body = data.partition(b"\n")
+    if first != head(body):
         return None
     try:
         # The check shows that these bytes were written here, so they need none of a stranger's.
@@ -97,42 +89,6 @@ def parse(data: bytes, key: object) -> object | None:
     if isinstance(document, dict) and document.get("key") == key:
         return document.get("value")
     return None
-
-
-def write(kind: str, key: object, value: object) -> bool:
-    """Keep ``value`` under ``key``, replacing an older value in one step, and tell whether that
-    succeeded.
-    """
-    body = jsontext.dumps({"key": key, "value": value}).encode()
-    directory = open_private(DIRECTORY)
-    if directory is None:
-        return False
-    try:
-        _write(directory, name_of(kind, key), _head(body) + b"\n" + body)
-        _tidy(directory, kind)
-    except OSError:
-        return False
-    finally:
-        os.close(directory)
-    return True
-
-
-def drop(prefix: str = "") -> int:
-    """Remove every document whose name begins with ``prefix`` (without one, also unfinished files),
-    and return their number.
-
-    :raises OSError: a file cannot be removed.
-    """
-    directory = open_private(DIRECTORY, create=False)
-    if directory is None:
-        return 0
-    try:
-        names = [name for name in os.listdir(directory) if name.startswith(prefix)]
-        for name in names:
-            _unlink(directory, name)
-        return len(names)
-    finally:
-        os.close(directory)
 
 
 def _read(directory: int, name: str) -> bytes:
@@ -153,59 +109,6 @@ def _read(directory: int, name: str) -> bytes:
         os.close(fd)
 
 
-def _write(directory: int, name: str, data: bytes) -> None:
-    if len(data) > LIMIT:
-        raise OSError(f"a document of {len(data)} bytes")
-    draft = f".{os.getpid()}-{time.monotonic_ns():x}"
-    fd = os.open(
-        draft,
-        os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
-        0o600,
-        dir_fd=directory,
-    )
-    try:
-        try:
-            while data:
-                data = data[os.write(fd, data) :]
-        finally:
-            os.close(fd)
-        os.rename(draft, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except BaseException:
-        _unlink(directory, draft)
-        raise
-
-
-def _tidy(directory: int, kind: str) -> None:
-    """Remove unfinished files of killed hooks, and the oldest documents of a kind beyond KEPT. What
-    cannot be removed, such as a directory, was not made by nvgraft and stays.
-    """
-    ages = []
-    for name in os.listdir(directory):
-        try:
-            changed = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime_ns
-        except FileNotFoundError:
-            continue  # another hook has removed it at the same time
-        if name.startswith(f"{kind}-"):
-            ages.append((changed, name))
-        elif name.startswith(".") and changed < time.time_ns() - _ABANDONED * 10**9:
-            _try_to_unlink(directory, name)
-    for _, name in sorted(ages)[:-KEPT]:
-        _try_to_unlink(directory, name)
-
-
-def _try_to_unlink(directory: int, name: str) -> None:
-    try:
-        _unlink(directory, name)
-    except OSError:
-        return
-
-
-def _unlink(directory: int, name: str) -> None:
-    try:
-        os.unlink(name, dir_fd=directory)
-    except FileNotFoundError:
-        return
-
-
-def _head(body: bytes) -> bytes:
+def head(body: bytes) -> bytes:
+    """Return the first line of a document: its format, and the check of the rest."""
     return b"%b %08x" % (_MAGIC, zlib.crc32(body))

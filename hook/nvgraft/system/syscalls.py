@@ -537,7 +537,7 @@ def _statx_of(fd: int, name: str = "") -> bytes:
     def call() -> str:
         return f"{fd}, {name!r}, STATX_MNT_ID|STATX_BTIME"
 
-    _statx(call, fd, _path(name), flags, fields, _RESULT_AT)
+    _statx(call, fd, _path(name) if name else b"", flags, fields, _RESULT_AT)
     return _RESULT.raw
 
 
