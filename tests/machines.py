@@ -14,7 +14,7 @@ import pytest
 
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import LiveTree
-from nvgraft.host import kept_inventory, live, nvml, places
+from nvgraft.host import keep_inventory, kept_inventory, live, nvml, places
 from nvgraft.host.components import Host, Inventory
 from nvgraft.host.gpus import DriverReport, Gpu, MigDevice
 from nvgraft.host.inventory import parse_majors, read_inventory
@@ -197,7 +197,7 @@ class Machine:
             (self.root.parent / "run").mkdir(exist_ok=True)
             patch.setattr(kept_inventory, "_BOOT_ID", str(self.boot))
             patch.setattr(kept_inventory, "_ACCOUNTS", (str(self.passwd),))
-            patch.setattr(kept_inventory, "SETTLED", 0)
+            patch.setattr(keep_inventory, "SETTLED", 0)
             patch.setattr(
                 places, "read_majors", lambda: parse_majors(self.place("proc/devices").read_text())
             )

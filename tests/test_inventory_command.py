@@ -9,7 +9,7 @@ import pytest
 from documents import read_document
 from machines import Machine
 from nvgraft.base.errors import Refusal
-from nvgraft.host import kept_inventory
+from nvgraft.host import keep_inventory, kept_inventory
 from nvgraft.request.config import Config
 from nvgraft.system import keep, kept
 from nvgraft_cli.inventory import command, refresh
@@ -190,7 +190,7 @@ def test_refresh_waits_until_files_are_settled(
 ) -> None:
     """refresh waits until no file of the driver is newer than 50 ms, for two seconds at most."""
     clock = Clock(machine, installing)
-    monkeypatch.setattr(kept_inventory, "SETTLED", 50_000_000)
+    monkeypatch.setattr(keep_inventory, "SETTLED", 50_000_000)
     for module in (kept_inventory, refresh):
         monkeypatch.setattr(module, "time", clock)
     assert run("refresh") == int(installing)

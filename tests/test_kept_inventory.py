@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import nvgraft
 from machines import CAPABILITIES, PROC, SONAMES, VERSIONS, Machine
-from nvgraft.host import kept_inventory, live
+from nvgraft.host import keep_inventory, kept_inventory, live
 from nvgraft.request.config import Config
 from nvgraft.system import keep, kept
 from nvgraft_cli.simulate import stubs
@@ -282,12 +282,12 @@ def test_a_file_that_has_just_changed_is_not_kept(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file changed just now is not cached: its next change could have the same time stamp."""
-    monkeypatch.setattr(kept_inventory, "SETTLED", 10**12)
+    monkeypatch.setattr(keep_inventory, "SETTLED", 10**12)
     machine.library("usr/lib/libcuda.so.535.1", "libcuda.so.1")
     for _ in range(2):
         machine.look(kept_inventory.read_host)
         assert machine.origin().startswith("read now")
-    monkeypatch.setattr(kept_inventory, "SETTLED", 0)
+    monkeypatch.setattr(keep_inventory, "SETTLED", 0)
     machine.check()
 
 

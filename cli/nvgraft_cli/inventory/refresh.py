@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import LiveTree
-from nvgraft.host import kept_inventory
+from nvgraft.host import keep_inventory, kept_inventory
 from nvgraft.host.components import Host
 from nvgraft.host.libraries import select_libraries
 from nvgraft.request.config import Config, load_config
@@ -78,9 +78,9 @@ def refresh(config: Config) -> Host:
             raise
         if not problem:
             return host
-        if problem != kept_inventory.CHANGING or time.monotonic() > deadline:
+        if problem != keep_inventory.CHANGING or time.monotonic() > deadline:
             raise NotKept(problem)
-        time.sleep(kept_inventory.SETTLED / 1e9)
+        time.sleep(keep_inventory.SETTLED / 1e9)
 
 
 def _read_and_keep(config: Config) -> tuple[Host, str]:

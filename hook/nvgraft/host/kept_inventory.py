@@ -30,19 +30,12 @@ from nvgraft_specs import catalogue, names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
     from nvgraft.request.config import Config
 
 KIND = "inventory"
-
-#: Nanoseconds in which a change may go unseen: two changes within one tick of the kernel's clock
-#: (at most 10 ms) have the same time stamp.
-SETTLED = 50_000_000
-
-#: Why an inventory is not kept now. A moment later it can be.
-CHANGING = "files of the driver have changed just now"
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _PROC = "/proc/driver/nvidia"
@@ -57,6 +50,7 @@ SOURCES = (
     "host/components.py",
     "host/gpus.py",
     "host/inventory.py",
+    "host/keep_inventory.py",
     "host/libraries.py",
     "host/live.py",
     "host/nvml.py",
@@ -116,12 +110,15 @@ def read_host(
     if tree is not None:
         tree.close()
     before_reading()
+    from nvgraft.host import keep_inventory
     from nvgraft.host.live import read_live_host
 
     host = read_live_host(config, meanwhile)
     host.origin = f"read now: {difference}"
     if keep and signs is not None:
-        host.keep = lambda libraries: _keep(key, signs, started, host, libraries)
+        host.keep = lambda libraries: keep_inventory.keep_inventory(
+            key, signs, started, host, libraries
+        )
     return host
 
 
@@ -210,7 +207,7 @@ def _signs(config: Config, tree: LiveTree) -> dict[str, Any]:
             for name, major in places.read_majors().items()
             if name.startswith("nvidia")
         ],
-        "other files": [[path, _identity(_stat(path))] for path in files],
+        "other files": [[path, identity(_stat(path))] for path in files],
     }
 
 
@@ -277,7 +274,7 @@ def _stat(path: str) -> os.stat_result | None:
         return None
 
 
-def _identity(status: os.stat_result | None) -> list[int] | bool:
+def identity(status: os.stat_result | None) -> list[int] | bool:
     """Return values that change whenever the file does: the kernel sets ctime at every change of
     content, owner, mode and links.
 
@@ -309,15 +306,15 @@ def _changed(document: dict[str, Any], signs: dict[str, Any], root: str) -> str:
     for name, now in signs.items():
         if now != before[name] and not (name == "GPUs" and _same_gpus(before[name], now)):
             return f"changed: {_first(before[name], now, name)}"
-    for path, identity in document["files"].items():
+    for path, kept_identity in document["files"].items():
         try:
             status = os.lstat(root + path)
         except (FileNotFoundError, NotADirectoryError):
             status = None
         except OSError as error:
             return str(error)
-        if _identity(status) != identity:
-            if identity is False:
+        if identity(status) != kept_identity:
+            if kept_identity is False:
                 return f"appeared: {root}{path}"
             return f"{'removed' if status is None else 'changed'}: {root}{path}"
     return ""
@@ -340,52 +337,6 @@ def _same_gpus(before: list[list[object]], now: list[list[object]]) -> bool:
     return [row[:-1] for row in before] == [row[:-1] for row in now] and all(
         old is None or new is None or old == new for old, new in uuids
     )
-
-
-def _keep(
-    key: list[object], signs: dict[str, Any], started: int, host: Host, libraries: Libraries
-) -> str:
-    """Keep the inventory and return "", or return why it cannot be kept.
-
-    It is not kept if one of its files changed shortly before this start read it: that file may
-    change again and keep its time stamp.
-    """
-    from nvgraft.system import keep
-
-    assert isinstance(host.tree, LiveTree)
-    files = {path: _identity(status) for path, status in host.tree.statuses.items()}
-    now = time.time_ns()
-    identities = [*files.values(), *(identity for _, identity in signs["other files"])]
-    if any(
-        started - SETTLED < identity[-1] <= now
-        for identity in identities
-        if isinstance(identity, list)
-    ):
-        return CHANGING
-    document = {
-        "made": now // 10**9,
-        "signs": signs,
-        "files": files,
-        "driver": [host.report.driver_version, host.report.cuda_version],
-        "gpus": [
-            [_fields(gpu, _GPU), [_fields(mig, _MIG_DEVICE) for mig in gpu.mig_devices]]
-            for gpu in host.report.gpus
-        ],
-        "wide": [[library.row.name, *_fields(library, _LIBRARY)] for library in libraries.wide],
-        "narrow": [[library.row.name, *_fields(library, _LIBRARY)] for library in libraries.narrow],
-        "missing": [row.name for row in libraries.missing],
-    }
-    return "" if keep.write(KIND, key, document) else f"{kept.DIRECTORY} cannot be written"
-
-
-#: The order of the fields in the document, which is that of the classes' parameters.
-_GPU = ("minor", "uuid", "bus_id", "brand", "arch", "mig", "model")
-_MIG_DEVICE = ("uuid", "gpu_instance", "compute_instance")
-_LIBRARY = ("path", "found", "mode", "size", "soname")
-
-
-def _fields(value: Value, names: Iterable[str]) -> list[object]:
-    return [getattr(value, name) for name in names]
 
 
 def _host(config: Config, cached: Kept, tree: LiveTree, signs: dict[str, Any]) -> Host:

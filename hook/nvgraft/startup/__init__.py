@@ -58,7 +58,7 @@ GROUPS = {
             "nvgraft.host.live",
             "nvgraft.host.libraries",
             "nvgraft.host.nvml",
-            "nvgraft.system.keep",
+            "nvgraft.host.keep_inventory",
         ),
     ),
     "apply": (
