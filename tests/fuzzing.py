@@ -22,7 +22,7 @@ from fuzz_checks import as_file, check_text, controls
 from nvgraft.base import jsontext
 from nvgraft.base.errors import Refusal
 from nvgraft.container.offline_target import OfflineTarget, VirtualTree
-from nvgraft.formats import elf, ld_so_conf, ldcache
+from nvgraft.formats import elf, ld_so_conf, ldcache, ldcache_entries
 from nvgraft.formats.tree import PathError
 from nvgraft.host import inventory
 from nvgraft.host.components import Inventory, ProcEntry, device_file_minor
@@ -80,10 +80,10 @@ class Target(NamedTuple):
 
 def _ldcache(data: bytes) -> None:
     try:
-        entries = ldcache.parse(data)
+        entries = ldcache_entries.parse(data)
     except ValueError:
         return
-    chosen = ldcache.parse(data, (b"libcuda", b"libnvidia"))
+    chosen = ldcache_entries.parse(data, (b"libcuda", b"libnvidia"))
     assert chosen == [
         entry for entry in entries if entry.soname.startswith(("libcuda", "libnvidia"))
     ]

@@ -19,7 +19,7 @@ from typing import Any
 
 from nvgraft.base.finding import Finding
 from nvgraft.container.offline_target import OfflineTarget, VirtualTree
-from nvgraft.formats.ldcache import entry_from_listing
+from nvgraft.formats.ldcache_entries import entry_from_listing
 from nvgraft.host.components import Inventory
 from nvgraft.host.inventory import read_inventory
 from nvgraft.host.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host

@@ -7,7 +7,7 @@ import pytest
 import hosts
 from hosts import gpu, host, inventory
 from nvgraft.base.errors import Refusal
-from nvgraft.formats.ldcache import CacheEntry
+from nvgraft.formats.ldcache_entries import CacheEntry
 from nvgraft.formats.tree import Node
 from nvgraft.host.components import (
     Component,

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft.formats.ldcache import CacheEntry, compare_names, entry_from_listing, parse
+from nvgraft.formats.ldcache import compare_names
+from nvgraft.formats.ldcache_entries import CacheEntry, entry_from_listing, parse
 
 ROWS = [
     ("libcuda.so.1", 0x0303, "/usr/lib/x86_64-linux-gnu/libcuda.so.1"),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvgraft.formats import ldcache
+from nvgraft.formats import ldcache_entries
 from nvgraft_cli.simulate import ldcache_writer
 from nvgraft_specs import gallery
 from nvgraft_specs.models.host import load_host
@@ -46,7 +46,7 @@ def library_compare(left: bytes, right: bytes) -> int:
 
 def sonames(data: bytes) -> list[str]:
     """Return the SONAMEs in a cache in their order."""
-    return [entry.soname for entry in ldcache.parse(data)]
+    return [entry.soname for entry in ldcache_entries.parse(data)]
 
 
 @given(st.lists(st.text(alphabet="ab.-_019", min_size=1, max_size=8), max_size=20, unique=True))
@@ -86,7 +86,7 @@ def test_equal_names_keep_their_order_within_an_architecture() -> None:
         ("liba.so", "libc6,x86-64", "/first"),
         ("liba.so", "libc6,x86-64", "/second"),
     ]
-    assert [entry.path for entry in ldcache.parse(ldcache_writer.cache(rows))] == [
+    assert [entry.path for entry in ldcache_entries.parse(ldcache_writer.cache(rows))] == [
         "/first",
         "/second",
         "/32",
@@ -100,7 +100,7 @@ def test_the_engine_reads_the_written_rows() -> None:
         ("libb.so.1", "libc6", "/32"),
         ("libc.so.1", "libc6,AArch64", "/arm"),
     ]
-    entries = ldcache.parse(ldcache_writer.cache(rows))
+    entries = ldcache_entries.parse(ldcache_writer.cache(rows))
     assert [(entry.soname, entry.architecture, entry.path) for entry in reversed(entries)] == [
         ("liba.so.1", 0x0300, "/64"),
         ("libb.so.1", 0x0000, "/32"),

@@ -14,7 +14,7 @@ import hosts
 from hosts import gpu, host
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.elf import ElfFacts
-from nvgraft.formats.ldcache import CacheEntry
+from nvgraft.formats.ldcache_entries import CacheEntry
 from nvgraft.formats.tree import Node
 from nvgraft.host.gpus import DriverReport, Gpu, MigDevice
 from nvgraft.host.snapshot import SnapshotTree, driver_report, load_report, snapshot_host

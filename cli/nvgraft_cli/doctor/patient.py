@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import Any
 
 from nvgraft.base.errors import Refusal
-from nvgraft.formats.ldcache import SIZE_LIMIT, CacheEntry, parse
+from nvgraft.formats.ldcache import SIZE_LIMIT
+from nvgraft.formats.ldcache_entries import CacheEntry, parse
 from nvgraft.formats.tree import Node, PathError, Tree
 from nvgraft.host.places import open_driver_root
 from nvgraft.host.snapshot import SnapshotTree

@@ -9,7 +9,8 @@ import errno
 import os
 from functools import cmp_to_key
 
-from nvgraft.formats.ldcache import ARCHITECTURES, SIZE_LIMIT, CacheEntry, compare_names, parse
+from nvgraft.formats.ldcache import ARCHITECTURES, SIZE_LIMIT, compare_names
+from nvgraft.formats.ldcache_entries import CacheEntry, parse
 from nvgraft.formats.tree import Node, PathError, Tree, open_tree_at
 from nvgraft.host.components import Host
 from nvgraft.host.gpus import DriverReport

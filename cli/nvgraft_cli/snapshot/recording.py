@@ -12,7 +12,7 @@ from typing import Any
 
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.elf import ElfFacts, NoFacts
-from nvgraft.formats.ldcache import listing_flags
+from nvgraft.formats.ldcache_entries import listing_flags
 from nvgraft.formats.tree import Node, PathError, Tree
 from nvgraft.host.components import Host
 from nvgraft.host.gpus import DriverReport

@@ -1,7 +1,8 @@
-"""Read the loader cache, /etc/ld.so.cache.
+"""The loader cache, /etc/ld.so.cache: where its parts are, and how its names are sorted.
 
 Three forms exist: the old libc5 format alone, the new one alone (glibc's default since 2.32), and
 the new one appended to the old one. glibc and the reference read the new part where there is one.
+:mod:`nvgraft.formats.ldcache_entries` reads the entries.
 """
 
 from __future__ import annotations
@@ -21,9 +22,6 @@ NAME_LIMIT = 4096
 #: The largest cache that is read, in bytes; twenty times the largest seen on a full distribution.
 SIZE_LIMIT = 16 << 20
 
-_ELF = 0x0001  # set for every libc5 and libc6 entry
-_ARCHITECTURE = 0xFF00
-
 #: machine (uname -m) -> the architecture bits of its 64-bit and 32-bit libraries (reference
 #: behaviour 5.2).
 ARCHITECTURES: dict[str, tuple[int, int | None]] = {
@@ -39,57 +37,6 @@ def loader_flags(machine: str) -> tuple[int, int]:
     """Return the flags of 64-bit and of 32-bit glibc libraries on ``machine``."""
     wide, narrow = ARCHITECTURES.get(machine, ARCHITECTURES["x86_64"])
     return wide | _LIBC6, (narrow or 0) | _LIBC6
-
-
-#: How `ldconfig -p` spells the architecture bits.
-_SPELLINGS = {
-    "x86-64": 0x0300,
-    "64bit": 0x0500,
-    "IA-64": 0x0200,
-    "N32": 0x0600,
-    "x32": 0x0800,
-    "hard-float": 0x0900,
-    "AArch64": 0x0A00,
-    "soft-float": 0x0B00,
-}
-
-
-class CacheEntry(Value):
-    """One library of a loader cache: SONAME, architecture bits of its flags, and path."""
-
-    def __init__(self, soname: str, architecture: int, path: str) -> None:
-        self.soname = soname
-        self.architecture = architecture
-        self.path = path
-
-
-def entry_from_listing(soname: str, flags: str, path: str) -> CacheEntry | None:
-    """Return the entry that `ldconfig -p` prints as ``soname (flags) => path``; None for an unknown
-    libc.
-    """
-    words = [word.strip() for word in flags.split(",")]
-    if words[0] not in {"libc6", "libc5", "ELF"}:
-        return None
-    architecture = next((_SPELLINGS[word] for word in words[1:] if word in _SPELLINGS), 0)
-    return CacheEntry(soname, architecture, path)
-
-
-def listing_flags(entry: CacheEntry) -> str:
-    """Return the flags of ``entry`` as `ldconfig -p` prints them; the inverse of
-    :func:`entry_from_listing`.
-    """
-    word = next((word for word, bits in _SPELLINGS.items() if bits == entry.architecture), "")
-    return f"libc6,{word}" if word else "libc6"
-
-
-def parse(data: bytes, prefixes: tuple[bytes, ...] = (b"",)) -> list[CacheEntry]:
-    """Return the entries, in order, whose SONAME starts with one of ``prefixes``.
-
-    :raises ValueError: ``data`` is not a loader cache of this machine's byte order, or is
-        truncated.
-    """
-    part = find_part(data)
-    return (_parse_new if part.new else _parse_old)(data, part, prefixes)
 
 
 class CachePart(Value):
@@ -114,7 +61,8 @@ class CachePart(Value):
 def find_part(data: bytes) -> CachePart:
     """Return the part that a loader reads: the new one where there is one.
 
-    :raises ValueError: as :func:`parse`.
+    :raises ValueError: ``data`` is not a loader cache of this machine's byte order, or is
+        truncated.
     """
     if data.startswith(_OLD_MAGIC):
         if len(data) < _OLD_HEADER:
@@ -142,39 +90,6 @@ def _checked(data: bytes, part: CachePart) -> CachePart:
     if part.end > len(data):
         raise ValueError(f"it promises {part.count} entries and ends before them")
     return part
-
-
-def _parse_new(data: bytes, part: CachePart, prefixes: tuple[bytes, ...]) -> list[CacheEntry]:
-    base = part.base
-    rows = struct.iter_unpack("<iIIIQ", memoryview(data)[part.first : part.end])
-    return [
-        CacheEntry(_string(data, base + key), flags & _ARCHITECTURE, _string(data, base + value))
-        for flags, key, value, _osversion, _hwcap in rows
-        if flags & _ELF and data.startswith(prefixes, base + key)
-    ]
-
-
-def _parse_old(data: bytes, part: CachePart, prefixes: tuple[bytes, ...]) -> list[CacheEntry]:
-    strings = part.end
-    rows = struct.iter_unpack("<iII", memoryview(data)[part.first : strings])
-    return [
-        CacheEntry(
-            _string(data, strings + key), flags & _ARCHITECTURE, _string(data, strings + value)
-        )
-        for flags, key, value in rows
-        if flags & _ELF and data.startswith(prefixes, strings + key)
-    ]
-
-
-def _string(data: bytes, offset: int) -> str:
-    # Bounded: any number of entries may point into one name that is as long as the file.
-    end = data.find(b"\0", offset, offset + NAME_LIMIT + 1)
-    if end < 0 or offset >= len(data):
-        raise ValueError(
-            f"a name at offset {offset} does not end inside it, or is longer than"
-            f" {NAME_LIMIT} bytes"
-        )
-    return data[offset:end].decode("utf-8", "surrogateescape")
 
 
 def compare_names(one: str, other: str) -> int:

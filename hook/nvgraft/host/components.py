@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nvgraft.formats.ldcache import CacheEntry
+    from nvgraft.formats.ldcache_entries import CacheEntry
     from nvgraft_specs.catalogue import CatalogueRow
 
 

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from nvgraft.formats.ldcache import CacheEntry
+    from nvgraft.formats.ldcache_entries import CacheEntry
 
 
 #: Permission bits of a node that everybody may read and write, so that no group is needed.

@@ -46,6 +46,7 @@ _ACCOUNTS = ("/etc/nsswitch.conf", "/etc/passwd", "/etc/group")
 SOURCES = (
     "formats/elf.py",
     "formats/ldcache.py",
+    "formats/ldcache_entries.py",
     "formats/tree.py",
     "host/components.py",
     "host/gpus.py",

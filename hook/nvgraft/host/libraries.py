@@ -11,7 +11,8 @@ from nvgraft.base import paths
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import reason
 from nvgraft.formats.elf import NoFacts
-from nvgraft.formats.ldcache import ARCHITECTURES, CacheEntry
+from nvgraft.formats.ldcache import ARCHITECTURES
+from nvgraft.formats.ldcache_entries import CacheEntry
 from nvgraft.formats.tree import PathError, Tree
 from nvgraft.host.components import NO_LIBRARY, Component, Host, Libraries, in_rows
 from nvgraft_specs import catalogue

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvgraft.formats.ldcache import CacheEntry
+    from nvgraft.formats.ldcache_entries import CacheEntry
     from nvgraft.host.gpus import DriverReport
     from nvgraft.host.graphics_files import FileFinder
     from nvgraft.request.config import Config
@@ -154,7 +154,8 @@ def _read_cache(
     """Read the loader cache's entries whose SONAMEs have one of ``prefixes``; by default the
     catalogue's libraries.
     """
-    from nvgraft.formats.ldcache import SIZE_LIMIT, parse
+    from nvgraft.formats.ldcache import SIZE_LIMIT
+    from nvgraft.formats.ldcache_entries import parse
     from nvgraft.host.libraries import LIBRARY_PREFIXES
 
     host_path = root.rstrip("/") + path

@@ -13,7 +13,7 @@ from nvgraft.base import files, jsontext
 from nvgraft.base._os import os
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.elf import ElfFacts, NoFacts
-from nvgraft.formats.ldcache import entry_from_listing
+from nvgraft.formats.ldcache_entries import entry_from_listing
 from nvgraft.formats.tree import Node, Tree
 from nvgraft.host.components import Host
 from nvgraft.host.gpus import MINORS, DriverReport, Gpu, MigDevice, bus_id
