@@ -257,7 +257,7 @@ WITHOUT_DIRECTORY = {
     ("journal.py", "listdir", "directory"): "a descriptor",
     ("leftovers.py", "listdir", "directory"): "a descriptor",
     ("restore.py", "utime", "copy"): "a descriptor",
-    ("restore.py", "scandir", "self._directory.fd"): "a descriptor",
+    ("directory_links.py", "scandir", "self._directory.fd"): "a descriptor",
     ("rootfs.py", "scandir", "directory"): "a descriptor",
 }
 #: Functions of os that start a process.

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from nvgraft.apply import restore
-from nvgraft.apply.restore import DirectoryEntry, Links, Owner, SharedDirectory
+from nvgraft.apply.cache import directory_links
+from nvgraft.apply.cache.directory_links import Links
+from nvgraft.apply.restore import DirectoryEntry, Owner, SharedDirectory
 
 
 @pytest.fixture
@@ -74,7 +76,7 @@ def test_too_many_links_are_refused(
     directory: SharedDirectory, owner: Owner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A directory with more links than the limit is refused."""
-    monkeypatch.setattr(restore, "LINKS_LIMIT", 2)
+    monkeypatch.setattr(directory_links, "LINKS_LIMIT", 2)
     for name in "ab":
         (tmp_path / name).symlink_to("x")
     Links(directory, owner)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import errno
 
+from nvgraft.apply.cache.directory_links import Links
 from nvgraft.apply.cache.rootfs import check_configuration
 from nvgraft.apply.cache_step import LoaderCacheStep
-from nvgraft.apply.restore import DirectoryEntry, Links, Owner, SharedDirectory
+from nvgraft.apply.restore import DirectoryEntry, Owner, SharedDirectory
 from nvgraft.apply.targets import open_in_root
 from nvgraft.base._os import os, stat
 from nvgraft.base.errors import Refusal
