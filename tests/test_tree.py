@@ -141,6 +141,17 @@ def test_listing_and_reading(build: Builder) -> None:
         tree.read("/nothing", 10)
 
 
+def test_below_a_missing_directory_there_is_nothing(tmp_path: Path) -> None:
+    """A tree shows one state: what is made below a directory after that was missing stays unseen."""
+    live = LiveTree(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY))
+    assert live.lstat("/late") is None
+    (tmp_path / "late").mkdir()
+    (tmp_path / "late/file").touch()
+    assert live.lstat("/late/file") is None
+    assert live.statuses == {"/late": None, "/late/file": None}
+    live.close()
+
+
 def test_a_fifo_is_never_opened(tmp_path: Path) -> None:
     """Reading a FIFO fails without opening it: an image must not block the hook."""
     os.mkfifo(tmp_path / "fifo")

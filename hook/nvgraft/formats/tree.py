@@ -350,7 +350,8 @@ class LiveTree(Tree):
         parent, _, name = path.rpartition("/")
         node = status = None
         listing = self._listings.get(parent)
-        if listing is not None and name not in listing:
+        missing = parent in self._nodes and self._nodes[parent] is None
+        if missing or (listing is not None and name not in listing):
             self.statuses[path] = self._nodes[path] = None
             return None
         try:
