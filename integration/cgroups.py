@@ -1,6 +1,5 @@
 """Cgroups for tests: their mounts, and device programs on cgroup v2 as a runtime attaches them."""
 
-import ctypes
 import os
 import struct
 from pathlib import Path
@@ -36,9 +35,9 @@ def hierarchy(version: int) -> Path:
     raise AssertionError(f"no cgroup v{version}")
 
 
-def attributes(layout: str, *values: int) -> "ctypes.Array[ctypes.c_char]":
+def attributes(layout: str, *values: int) -> bytearray:
     """Return a ``union bpf_attr`` of packed ``values``."""
-    return ctypes.create_string_buffer(struct.pack(layout, *values), 128)
+    return bytearray(struct.pack(layout, *values).ljust(128, b"\0"))
 
 
 def attach(cgroup_fd: int, code: bytes, flags: int = ALLOW_MULTI) -> None:

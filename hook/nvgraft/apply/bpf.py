@@ -14,14 +14,13 @@ import errno
 
 from nvgraft.base._stdlib import struct
 from nvgraft.system import syscalls
-from nvgraft.system._ffi import address, buffer
+from nvgraft.system._ffi import address
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nvgraft.plan.actions import AllowDevice
-    from nvgraft.system._ffi import Buffer
 
 # Commands, program and attach types, flags: linux/bpf.h.
 _PROG_LOAD, _PROG_ATTACH, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD, _PROG_QUERY = 5, 8, 13, 15, 16
@@ -59,8 +58,8 @@ class ProgramError(Exception):
     """
 
 
-def _attributes(layout: str, *values: int) -> Buffer:
-    return buffer(struct.pack(layout, *values), _ATTR_SIZE)
+def _attributes(layout: str, *values: int) -> bytearray:
+    return bytearray(struct.pack(layout, *values).ljust(_ATTR_SIZE, b"\0"))
 
 
 def query(cgroup_fd: int) -> tuple[int, tuple[int, ...]]:
@@ -70,7 +69,7 @@ def query(cgroup_fd: int) -> tuple[int, tuple[int, ...]]:
     """
     room = 64
     for _ in range(_QUERY_TRIES):
-        ids = buffer(b"", 4 * room)
+        ids = bytearray(4 * room)
         attributes = _attributes("=IIIIQI", cgroup_fd, _CGROUP_DEVICE, 0, 0, address(ids), room)
         try:
             syscalls.bpf(_PROG_QUERY, attributes)
@@ -82,7 +81,7 @@ def query(cgroup_fd: int) -> tuple[int, tuple[int, ...]]:
                 _unable("find any existing device filters attached to the cgroup", "query", error)
             ) from error
         flags, _, count = struct.unpack_from("=IQI", attributes, 12)
-        return flags, struct.unpack_from(f"={count}I", ids.raw)
+        return flags, struct.unpack_from(f"={count}I", ids)
     raise ProgramError(
         "unable to find any existing device filters attached to the cgroup: their number does not "
         "stop growing"
@@ -142,9 +141,11 @@ def _info(program_fd: int) -> tuple[int, bytes, int]:
     The kernel is asked twice: the first answer gives the length of the code.
     """
     length = 0
-    code = buffer(b"", 1)
+    code = bytearray(1)
     while True:
-        info = buffer(struct.pack("=16xIIQQ", 0, length, 0, address(code)), _INFO_SIZE)
+        info = bytearray(
+            struct.pack("=16xIIQQ", 0, length, 0, address(code)).ljust(_INFO_SIZE, b"\0")
+        )
         try:
             syscalls.bpf(
                 _OBJ_GET_INFO_BY_FD,
@@ -156,14 +157,14 @@ def _info(program_fd: int) -> tuple[int, bytes, int]:
         if needed == length:
             break
         length = needed
-        code = buffer(b"", length)
+        code = bytearray(length)
     if not readable or not length:
         # The length is 0 without CAP_BPF. The kernel clears the pointer for a program that
         # net.core.bpf_jit_harden has hardened.
         raise ProgramError("unable to read a device filter: operation not permitted")
     return (
         struct.unpack_from("=I", info, 4)[0],
-        code.raw[:length],
+        bytes(code[:length]),
         struct.unpack_from("=I", info, 52)[0],
     )
 
@@ -203,8 +204,8 @@ def load(code: bytes) -> int:
     :raises ProgramError: when the verifier rejects it, or when the kernel stores other
         instructions: then it had not shown the whole original.
     """
-    instructions = buffer(code)
-    licence = buffer(b"Apache\0")
+    instructions = bytearray(code)
+    licence = bytearray(b"Apache\0")
     values = (
         _PROG_TYPE_CGROUP_DEVICE,
         len(code) // _INSN.size,

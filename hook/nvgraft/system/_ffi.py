@@ -23,9 +23,7 @@ __all__ = [
     "UINT",
     "ULONG",
     "VOID_P",
-    "Buffer",
     "address",
-    "buffer",
     "find_function",
     "get_errno",
 ]
@@ -33,11 +31,8 @@ __all__ = [
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from ctypes import Array, c_char
     from typing import Any
 
-    #: Memory that a function may write to. ``raw`` has its bytes.
-    Buffer = Array[c_char]
     #: A C type of an argument or a result.
     Type = type[_ctypes._SimpleCData[Any]]
 
@@ -96,15 +91,8 @@ def find_function(name: str, arguments: Sequence[Type], result: Type) -> Callabl
     return function
 
 
-def buffer(data: bytes, size: int = 0) -> Buffer:
-    """Return memory with ``data``, filled with zeros up to ``size`` bytes."""
-    memory: Buffer = (_Char * max(size, len(data)))()  # type: ignore[assignment]
-    memory.raw = data
-    return memory
-
-
-def address(memory: Buffer) -> int:
+def address(memory: bytearray) -> int:
     """Return the address of ``memory``, for a field of a structure. Keep ``memory`` for as long as
-    the address is used.
+    the address is used, and leave its size as it is.
     """
-    return _ctypes.addressof(memory)
+    return _ctypes.addressof(_Char.from_buffer(memory))

@@ -25,7 +25,6 @@ from nvgraft.system._ffi import (
     ULONG,
     VOID_P,
     address,
-    buffer,
     find_function,
     get_errno,
 )
@@ -34,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvgraft.system._ffi import Buffer, Type
+    from nvgraft.system._ffi import Type
 
 # Flags, as in the kernel's uapi headers.
 AT_EMPTY_PATH = 0x1000
@@ -483,13 +482,12 @@ def set_rlimit(resource: int, soft: int, hard: int) -> None:
 def get_rlimit(resource: int) -> tuple[int, int]:
     """Return the soft and the hard limit of this process."""
     _prlimit(str(resource), 0, resource, None, _RESULT_AT)
-    limits = _RESULT.raw
-    soft = int.from_bytes(limits[:8], sys.byteorder)
-    return soft, int.from_bytes(limits[8:16], sys.byteorder)
+    soft = int.from_bytes(_RESULT[:8], sys.byteorder)
+    return soft, int.from_bytes(_RESULT[8:16], sys.byteorder)
 
 
 #: Memory for the result of one call: struct statx, or struct rlimit.
-_RESULT = buffer(b"", 256)
+_RESULT = bytearray(256)
 _RESULT_AT = address(_RESULT)
 
 
@@ -529,7 +527,7 @@ def birth_time(fd: int) -> int:
     return seconds * 10**9 + int.from_bytes(statx[0x58:0x5C], sys.byteorder)
 
 
-def _statx_of(fd: int, name: str = "") -> bytes:
+def _statx_of(fd: int, name: str = "") -> bytearray:
     fields = STATX_MNT_ID | STATX_BTIME
     # Nothing that is read here ever changes: no server of a file system need be asked.
     flags = AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC
@@ -538,10 +536,10 @@ def _statx_of(fd: int, name: str = "") -> bytes:
         return f"{fd}, {name!r}, STATX_MNT_ID|STATX_BTIME"
 
     _statx(call, fd, _path(name) if name else b"", flags, fields, _RESULT_AT)
-    return _RESULT.raw
+    return _RESULT
 
 
-def bpf(command: int, attributes: Buffer) -> int:
+def bpf(command: int, attributes: bytearray) -> int:
     """Call bpf(2) with the caller's ``union bpf_attr``, into which the kernel may write results."""
     return _bpf(f"command {command}", command, address(attributes), len(attributes))
 
@@ -577,10 +575,10 @@ def set_seccomp_filter(program: bytes) -> None:
     filter.
     """
 
-    code = buffer(program)
+    code = bytearray(program)
     length = (len(program) // 8).to_bytes(2, sys.byteorder)
     # struct sock_fprog
-    header = buffer(length + bytes(6) + address(code).to_bytes(8, sys.byteorder))
+    header = bytearray(length + bytes(6) + address(code).to_bytes(8, sys.byteorder))
     _prctl("PR_SET_SECCOMP, FILTER", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, address(header), 0, 0)
 
 
