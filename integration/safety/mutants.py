@@ -116,7 +116,7 @@ MUTANTS = (
     _mutant(
         "R17: libraries of the image without end",
         "Bounds.count_library",
-        "self._libraries < 0",
+        "self._libraries > self._limits[2]",
         "False",
         "tests/test_native_cache.py",
     ),
