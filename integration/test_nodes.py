@@ -97,6 +97,52 @@ def test_exit_codes_and_errors_are_those_of_the_command(node: Installed) -> None
     assert nvgraft(node, "why", "nothing", "--container", BUNDLE, code=1).stdout
 
 
+#: A container that asks for graphics, before and after the real nvgraft-runtime has rewritten its
+#: config.json.
+_START = """
+set -e
+place=$(mktemp -d)
+cp -r "$1/." "$place"
+printf '#!/bin/sh\n' >"$place/runc"
+chmod +x "$place/runc"
+cd "$place"
+"$2/nvgraft" plan --env NVIDIA_DRIVER_CAPABILITIES=all --mode runtime --format json
+sed -i 's/"env": *\\[/&"NVIDIA_DRIVER_CAPABILITIES=all",/' config.json
+PATH=$place:$PATH "$2/nvgraft-runtime" create --bundle "$place" x
+"$2/nvgraft" plan --format json
+"""
+
+
+def test_mode_runtime_is_what_the_runtime_does(node: Installed) -> None:
+    """--mode runtime plans for the container that the real nvgraft-runtime makes of it, also with
+    the files that it adds for graphics.
+    """
+    done = subprocess.run(
+        [
+            node.cli,
+            "simulate",
+            "runfile-a10x2",
+            "--",
+            "sh",
+            "-c",
+            _START,
+            "sh",
+            BUNDLE,
+            node.cli.parent,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    predicted, end = json.JSONDecoder().raw_decode(done.stdout)
+    started = json.loads(done.stdout[end:])
+    remarks = [one for one in predicted["findings"] if one["id"] == "runtime"]
+    assert len(remarks) > 2  # the mode, the hook, and what is added for graphics
+    predicted["findings"] = [one for one in predicted["findings"] if one["id"] != "runtime"]
+    assert predicted == started
+
+
 def test_a_killed_node_is_not_found(installed: Installed) -> None:
     """A node that was killed is not found, and its name is free."""
     name = f"{NODE}-killed"

@@ -151,7 +151,7 @@ def _schema_lines(
 
 def findings() -> Iterator[str]:
     """The ids of a plan's findings, as the source has them; * is a kind of mount."""
-    for path in (CHECKOUT / "hook/nvgraft").rglob("*.py"):
+    for path in (*(CHECKOUT / "hook").rglob("*.py"), *(CHECKOUT / "cli").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or ast.unparse(node.func) not in _FINDINGS:
                 continue

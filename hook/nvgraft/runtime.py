@@ -193,12 +193,13 @@ def _look_up(name: str, path: str | None) -> list[str]:
     """Return the executable files of a name, those in PATH before those in the default
     directories.
     """
-    directories = [""] if "/" in name else _search_path(path)
+    directories = [""] if "/" in name else search_path(path)
     programs = [posixpath.join(directory, name) for directory in directories]
     return [program for program in programs if _is_executable(program)]
 
 
-def _search_path(path: str | None) -> list[str]:
+def search_path(path: str | None) -> list[str]:
+    """Return the directories of PATH, and the default ones after them."""
     entries = [entry for entry in (path or "").split(":") if entry]
     return entries + [entry for entry in names.DEFAULT_PATH if entry not in entries]
 
@@ -247,7 +248,7 @@ def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) 
     def look(gates: Sequence[str], devices: Sequence[str] | None) -> Additions:
         from nvgraft.wrapper.additions import look_at_host
 
-        return look_at_host(config, _search_path(os.environ.get("PATH")), gates, devices)
+        return look_at_host(config, search_path(os.environ.get("PATH")), gates, devices)
 
     done = rewrite(
         data,
@@ -308,7 +309,7 @@ def _own_hook(own: str) -> str:
 
 
 def _entry(path: str, arguments: list[str], environ: Mapping[str, str]) -> dict[str, object]:
-    variables = {"PATH": ":".join(_search_path(environ.get("PATH")))}
+    variables = {"PATH": ":".join(search_path(environ.get("PATH")))}
     variables.update({name: environ[name] for name in _HOOK_VARIABLES if environ.get(name)})
     if names.CONFIG_VARIABLE in variables:
         # A hook has another working directory.

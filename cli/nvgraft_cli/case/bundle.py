@@ -146,12 +146,19 @@ class ContainerSide:
         """Return the container with ``NAME=VALUE`` entries added. It uses the rootfs of this
         one.
         """
+        container = self.rewritten(_with_env(self.data, env))
+        container.image_env = None
+        return container
+
+    def rewritten(self, data: bytes) -> "ContainerSide":
+        """Return the container with another config.json. It uses the rootfs of this one."""
         return ContainerSide(
             self.label,
             self.directory,
-            _with_env(self.data, env),
+            data,
             lambda *_: self.rootfs,
             rootfs_known=self.rootfs_known,
+            image_env=self.image_env,
         )
 
     def close(self) -> None:

@@ -5,9 +5,11 @@ compare or check ask a :class:`Case` for what they need.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 
 from nvgraft.base.errors import Refusal
+from nvgraft.base.finding import Finding
 from nvgraft.container.offline_target import OfflineTarget
 from nvgraft.formats.tree import Bounds, OutOfBounds
 from nvgraft.plan.actions import Bind, Plan
@@ -23,15 +25,44 @@ from nvgraft_cli.shell import logs
 class Case:
     """One container on one host. Each part is computed when it is first asked for."""
 
-    def __init__(self, host: HostSide, container: ContainerSide) -> None:
+    def __init__(self, host: HostSide, container: ContainerSide, mode: str = "hook") -> None:
+        """Put the container on the host.
+
+        :param mode: how it is started: ``hook`` if the engine calls the hook itself, or a mode of
+            :data:`nvgraft_cli.case.started.RUNTIME_MODES`.
+        """
         self.host = host
         self.container = container
+        self._given = container
+        self._mode = mode
+        self._remarks: tuple[Finding, ...] = ()
+        self._not_called: Decision | None = None
         container.bound(Bounds(*host.config.image_limits))
+        if mode != "hook":
+            self._start()
+
+    def _start(self) -> None:
+        """Start the container through nvgraft-runtime."""
+        from nvgraft_cli.case.started import start
+
+        try:
+            self.container, self._remarks, left_out = start(self._given, self.host, self._mode)
+        except Refusal as refusal:
+            self._not_called = Decision("refuse", refusal.line(), refusal=refusal)
+        else:
+            if left_out:
+                self._not_called = Decision("skip", left_out)
+
+    def with_env(self, env: Sequence[str]) -> "Case":
+        """Return the case of the container with ``NAME=VALUE`` entries added."""
+        return Case(self.host, self._given.with_env(env), self._mode)
 
     @cached_property
     def decision(self) -> Decision:
         """The hook's decision, which depends on config.json and config.toml alone."""
-        decision = decide(self.container.data, self.host.config, self.container.directory)
+        decision = self._not_called or decide(
+            self.container.data, self.host.config, self.container.directory
+        )
         logs.debug("decided", verdict=decision.verdict, reason=decision.reason)
         return decision
 
@@ -50,11 +81,12 @@ class Case:
     def outcome(self) -> tuple[Plan, Refusal | None]:
         """The plan, and the hook's error if the plan is to refuse the container."""
         try:
-            return self._plan(), None
+            plan, refused = self._plan(), None
         except Refusal as refusal:
             if isinstance(refusal, OutOfBounds):
-                self.container.beyond = refusal
-            return Plan("refuse", refusal.reference_line()), refusal
+                self._given.beyond = refusal
+            plan, refused = Plan("refuse", refusal.reference_line()), refusal
+        return _with_remarks(plan, self._remarks), refused
 
     @cached_property
     def planned_tree(self) -> PlannedTree:
@@ -75,8 +107,8 @@ class Case:
         if decision.request is None:
             return Plan("skip", decision.reason)
         check_request(decision.request)
-        if self.container.beyond is not None:
-            raise self.container.beyond
+        if self._given.beyond is not None:
+            raise self._given.beyond
         target = self.target  # the reference looks at the container before the driver's files
         inventory = self.host.inventory
         plan = make_plan(decision.request, inventory, target, self.host.settings)
@@ -89,17 +121,31 @@ class Case:
         return plan
 
 
+def _with_remarks(plan: Plan, remarks: tuple[Finding, ...]) -> Plan:
+    """Return the plan with the remarks of nvgraft-runtime before its own findings."""
+    if not remarks:
+        return plan
+    remarked = copy(plan)
+    remarked.findings = (*remarks, *plan.findings)
+    return remarked
+
+
 def plan_bundle(
-    bundle: str, snapshot: str | None, config_path: str | None, env: Sequence[str] = ()
+    bundle: str,
+    snapshot: str | None,
+    config_path: str | None,
+    env: Sequence[str] = (),
+    mode: str = "hook",
 ) -> tuple[Plan, Refusal | None]:
     """Plan a container on a recorded host, or on this one if ``snapshot`` is None.
 
-    For ``bundle`` and ``env`` see :func:`nvgraft_cli.case.bundle.open_container`.
+    For ``bundle`` and ``env`` see :func:`nvgraft_cli.case.bundle.open_container`, for ``mode``
+    :class:`Case`.
 
     :raises nvgraft_cli.shell.errors.InputError: the host, config.toml or container cannot be used.
     """
     try:
         with open_container(bundle, env) as container:
-            return Case(open_host(snapshot, config_path), container).outcome
+            return Case(open_host(snapshot, config_path), container, mode).outcome
     except Refusal as refusal:
         return Plan("refuse", refusal.reference_line()), refusal

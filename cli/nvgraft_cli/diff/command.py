@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft_cli.diff.readers import Context, read_side
     from nvgraft_cli.diff.render import markdown, text
 
-    context = Context(args.container, args.env, args.config, args.device)
+    context = Context(args.container, args.env, args.config, args.device, args.mode)
     diff = compare(read_side(args.a, context), read_side(args.b, context))
     if args.format == "json":
         print_document(diff.model_dump(mode="json", by_alias=True))

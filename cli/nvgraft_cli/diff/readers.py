@@ -48,12 +48,18 @@ class Context:
     """What a side may need: the container to plan for a host, the device of a CDI specification."""
 
     def __init__(
-        self, bundle: str | None, env: Sequence[str], config: str | None, device: str | None
+        self,
+        bundle: str | None,
+        env: Sequence[str],
+        config: str | None,
+        device: str | None,
+        mode: str = "hook",
     ) -> None:
         self.bundle = bundle
         self.env = env
         self.config = config
         self.device = device
+        self.mode = mode
 
 
 def read_side(name: str, context: Context) -> Side:
@@ -116,7 +122,7 @@ def _snapshot(name: str, context: Context) -> Side:
         with open_container(context.bundle, context.env) as container:
             # Two hosts that refuse the same unreadable config.json are not known to be equal.
             container.spec  # noqa: B018
-            plan, refusal = Case(host, container).outcome
+            plan, refusal = Case(host, container, context.mode).outcome
         if isinstance(refusal, OutOfBounds):
             raise refusal  # two plans that were not made are not known to be equal, either
     except Refusal as refusal:

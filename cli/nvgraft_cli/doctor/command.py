@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         results = examine(Patient(host, None, args.cdi))
     else:
         with open_container(args.container, args.env) as container:
-            results = examine(Patient(host, container, args.cdi))
+            results = examine(Patient(host, container, args.cdi, mode=args.mode))
     if args.format == "json":
         print_document({"schema": _SCHEMA, "results": [result.document() for result in results]})
     else:

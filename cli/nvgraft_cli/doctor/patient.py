@@ -49,11 +49,13 @@ class Patient:
         container: ContainerSide | None,
         cdi: list[str],
         machine: Machine | None = None,
+        mode: str = "hook",
     ) -> None:
         self.host = host
         self._container = container
         self.cdi = cdi
         self._machine = machine
+        self._mode = mode
 
     @cached_property
     def machine(self) -> Machine:
@@ -113,7 +115,7 @@ class Patient:
     @cached_property
     def case(self) -> Case:
         """The container on the host."""
-        return Case(self.host, self.container)
+        return Case(self.host, self.container, self._mode)
 
     @cached_property
     def refusal(self) -> Refusal | None:

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             f"--docs {args.docs}: not an address of pages | pass https://..., file:///... or a path"
         )
     with open_container(args.container, args.env) as container:
-        case = Case(open_host(args.host, args.config), container)
+        case = Case(open_host(args.host, args.config), container, args.mode)
         story = tell(case)
         if args.html is not None:
             _write_page(args, case, story)

@@ -5,7 +5,7 @@ import os
 import sys
 
 from nvgraft_cli.shell import terminal
-from nvgraft_cli.shell.arguments import add_answer, add_config, source
+from nvgraft_cli.shell.arguments import add_answer, add_config, add_mode, source
 from nvgraft_cli.shell.output import print_document
 
 _EXAMPLES = """\
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="OCI bundles, or a directory of bundles",
     )
+    add_mode(parser)
     add_config(parser, "the built-in defaults")
     add_answer(parser, "text", "csv", "json")
     parser.add_argument(
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
     hosts = compute.expand(args.hosts, "nvgraft.host/1 document (*.json)", ".json")
     matrix = compute.compute(
-        hosts, compute.expand(args.containers, "OCI bundle", ""), args.config, args.jobs
+        hosts, compute.expand(args.containers, "OCI bundle", ""), args.config, args.jobs, args.mode
     )
     if args.format == "json":
         print_document(matrix.model_dump(mode="json", by_alias=True))

@@ -37,6 +37,7 @@ _SLICE = 50
 
 _hosts: list[HostSide] = []
 _containers: list[ContainerSide | Refusal] = []
+_mode = ["hook"]
 
 
 def expand(names: Sequence[str], what: str, suffix: str) -> list[str]:
@@ -69,18 +70,24 @@ def _is_bundle(path: str) -> bool:
 
 
 def compute(
-    hosts: Sequence[str], bundles: Sequence[str], config_path: str | None, jobs: int
+    hosts: Sequence[str],
+    bundles: Sequence[str],
+    config_path: str | None,
+    jobs: int,
+    mode: str = "hook",
 ) -> Matrix:
     """Plan every bundle on every host.
 
     :param hosts: snapshots or names of gallery hosts, as :func:`expand` returns them.
     :param jobs: the number of processes.
+    :param mode: how the containers are started, as :class:`nvgraft_cli.case.planning.Case` has it.
     :raises InputError: when any input cannot be used.
     """
     groups = _fold(hosts, config_path)
     # The workers are forked later and inherit these.
     _hosts[:] = [group[0] for group in groups.values()]
     _containers[:] = [_open(path) for path in bundles]
+    _mode[:] = [mode]
     tasks = [
         (host, start) for host in range(len(_hosts)) for start in range(0, len(bundles), _SLICE)
     ]
@@ -202,7 +209,7 @@ def _cell(host: HostSide, container: ContainerSide | Refusal) -> Cell:
     if isinstance(container, Refusal):
         plan, refusal = Plan("refuse", container.reference_line()), container
     else:
-        plan, refusal = Case(host, container).outcome
+        plan, refusal = Case(host, container, *_mode).outcome
     warnings = [
         Warned(id=finding.id, message=finding.message)
         for finding in plan.findings

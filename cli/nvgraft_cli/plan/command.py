@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan; return the exit code."""
-    plan, refusal = plan_bundle(args.container, args.host, args.config, args.env)
+    plan, refusal = plan_bundle(args.container, args.host, args.config, args.env, args.mode)
     if args.format == "json":
         document = plan.document()
         if refusal is not None:

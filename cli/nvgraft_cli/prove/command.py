@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
                 f"{args.container}: a config.json alone does not show the files to load | pass "
                 "--bundle the bundle, its root file system or an image"
             )
-        case = Case(open_host(args.host, args.config), container)
+        case = Case(open_host(args.host, args.config), container, args.mode)
         plan, refusal = case.outcome
         if refusal is not None:
             raise refusal

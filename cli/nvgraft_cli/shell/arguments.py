@@ -87,6 +87,19 @@ def add_container(parser: argparse.ArgumentParser, default: str | None, shown: s
         default=[],
         help="add to the container's environment",
     )
+    add_mode(parser)
+
+
+def add_mode(parser: argparse.ArgumentParser) -> None:
+    """Add ``--mode``."""
+    parser.add_argument(
+        "--mode",
+        choices=("hook", "runtime", "legacy"),
+        default="hook",
+        help="how containers are started: hook (default): the engine calls the hook; runtime:"
+        " through nvgraft-runtime, in the mode of config.toml; legacy: through"
+        " nvgraft-runtime.legacy",
+    )
 
 
 def add_host(parser: argparse.ArgumentParser) -> None:

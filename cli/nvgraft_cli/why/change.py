@@ -14,7 +14,7 @@ def smallest_change(
 ) -> tuple[str, ...]:
     """Return the fewest NAME=VALUE entries with which a plan includes the subject, if any do."""
     for variables in _attempts(subject, case):
-        plan, refusal = Case(case.host, case.container.with_env(variables)).outcome
+        plan, refusal = case.with_env(variables).outcome
         if refusal is None and includes(plan):
             return variables
     return ()

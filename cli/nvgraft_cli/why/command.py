@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft_cli.why.answer import answer
 
     with open_container(args.container, args.env) as container:
-        case = Case(open_host(args.host, args.config), container)
+        case = Case(open_host(args.host, args.config), container, args.mode)
         answers = [answer(what, case) for what in args.what]
     if args.format == "json":
         documents = [answered.document() for answered in answers]

@@ -78,7 +78,11 @@ def look_at_host(
         text = f"{_MOUNTS_ERROR}failed to get driver version: open {root}: {reason(error)}"
         raise Refusal("", text, "set root in config.toml to the driver root") from None
     # The finder's descriptors are closed by the exec that follows, or at the end of this process.
-    additions = find(finder, search_path, gates, devices, drm_names)
+    return below_root(find(finder, search_path, gates, devices, drm_names), root, finder)
+
+
+def below_root(additions: Additions, root: str, finder: FileFinder) -> Additions:
+    """Return the additions with the sources of their mounts below the driver root ``root``."""
     mounts = [_rooted(mount, root, finder) for mount in additions.mounts]
     return Additions(additions.nodes, mounts, additions.links)
 
