@@ -116,7 +116,7 @@ def test_a_container_is_restarted_entered_updated_and_committed(bundle: Bundle) 
     """
     commands = f"""
 docker $run --detach --name first --runtime nvgraft {REQUEST} image sh -c 'while :; do sleep 1; done' || exit 1
-docker restart --time 0 first && echo restarted && docker exec first sh /look || exit 2
+docker restart -t 0 first && echo restarted && docker exec first sh /look || exit 2
 docker update --pids-limit 50 first && echo updated && docker exec first sh /look || exit 3
 docker commit first again && docker rm --force first || exit 4
 echo without; docker $run again {COUNT}
