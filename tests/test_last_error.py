@@ -32,10 +32,10 @@ def rootless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "user/1000/n/records"
 
 
-def keep(container_id: str, *lines: str) -> None:
+def keep(container_id: str, *lines: str, exit_code: int = 1) -> None:
     fd = last_error.open_directory()
     assert fd is not None
-    last_error.keep(fd, container_id, 1, list(lines))
+    last_error.keep(fd, container_id, exit_code, list(lines))
     os.close(fd)
 
 
@@ -114,6 +114,23 @@ def test_records_of_root_need_root(
         f"nvgraft last-error: {directory}: permission denied | run the command as"
     )
     assert err.count("\n") == 1
+
+
+def test_the_refusal_of_a_record(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The JSON of a refusal has its id, stage, cause and fix; that of warnings has none."""
+    line = "nvgraft: initialization error: nvml error: driver not loaded | load the module"
+    keep("a", "Using requested mode", line)
+    assert main.main(["last-error", "--format", "json"]) == 0
+    refusal = read_document(capsys.readouterr().out)["refusal"]
+    assert (refusal["id"], refusal["stage"]) == ("driver-not-loaded", "initialization")
+    assert (refusal["message"], refusal["fix"]) == tuple(line.split(" | "))
+    keep("a", "could not open OCI spec: open /b/config.json: no such file or directory | look")
+    assert main.main(["last-error", "--format", "json"]) == 0
+    refusal = read_document(capsys.readouterr().out)["refusal"]
+    assert (refusal["stage"], refusal["fix"]) == ("hook", "look")
+    keep("a", "nvgraft: warning: x", exit_code=0)
+    assert main.main(["last-error", "--format", "json"]) == 0
+    assert read_document(capsys.readouterr().out)["refusal"] is None
 
 
 def test_a_record_as_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

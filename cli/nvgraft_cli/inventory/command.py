@@ -16,6 +16,7 @@ from nvgraft_cli.inventory.refresh import (
     refresh,
     require_root,
 )
+from nvgraft_cli.shell import terminal
 from nvgraft_cli.shell.arguments import add_answer, add_config, add_node
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
@@ -101,7 +102,7 @@ def _show(args: argparse.Namespace) -> int:
             ("file", path),
             *(_rows(inventory, config.cli_root or "/") if inventory else ()),
         ]
-        print("".join(f"{name:<10} {printable(value)}\n" for name, value in rows), end="")
+        terminal.show("\n".join(f"{name:<10} {printable(value)}" for name, value in rows))
     return 1 if difference else 0
 
 
@@ -180,7 +181,8 @@ def _refresh(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_document({"schema": _REFRESH_SCHEMA, **facts(host)})
     else:
-        print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts(host).items()))
+        read = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts(host).items())
+        terminal.show(read)
     return 0
 
 

@@ -1,6 +1,7 @@
 """The command line of ``nvgraft watch``; see :mod:`nvgraft_cli.inventory.watcher`."""
 
 import argparse
+import contextlib
 
 from nvgraft_cli.inventory.refresh import (
     become_like_the_hook,
@@ -60,10 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1e9:
-        raise argparse.ArgumentTypeError("not a number of seconds")
-    return value
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) < 1e9:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds | write 10 or 0.5")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from nvgraft.base.files import reason
 from nvgraft.report.last_error import DIRECTORY, SIZE_LIMIT, directory_of, file_name
 from nvgraft.system import userns
 from nvgraft.system.rundir import unlike_ours
-from nvgraft_cli.shell import logs
+from nvgraft_cli.shell import logs, refusals, terminal
 from nvgraft_cli.shell.arguments import add_answer, add_node
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
@@ -68,12 +68,20 @@ def run(args: argparse.Namespace) -> int:
                 "schema": _SCHEMA,
                 "record": head,
                 "messages": messages.splitlines(),
+                "refusal": _refusal(head, messages.splitlines()),
                 "others": len(matching) - 1,
             }
         )
     else:
-        print(printable_lines(text), end="")
+        terminal.show(printable_lines(text).removesuffix("\n"))
     return 0
+
+
+def _refusal(head: str, messages: list[str]) -> dict[str, str] | None:
+    """Return what is known of the error with which the hook ended; None if it did not."""
+    if not messages or " exit 0 " in head:
+        return None
+    return refusals.describe_line(messages[-1])
 
 
 def _records(directory: str, wanted: str) -> list[tuple[int, str]]:

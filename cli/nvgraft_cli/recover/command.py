@@ -6,6 +6,7 @@ This reads the journals and reports; :mod:`nvgraft.apply.leftovers` removes.
 import argparse
 import errno
 import os
+from collections.abc import Iterator
 
 from nvgraft.apply import journal, left_journal
 from nvgraft.apply.leftovers import KEPT, STUCK, Outcome, clear
@@ -16,7 +17,7 @@ from nvgraft.base.files import reason
 from nvgraft.container.container import is_host_root
 from nvgraft.system import lock, syscalls
 from nvgraft.system.rundir import require_private
-from nvgraft_cli.shell import logs
+from nvgraft_cli.shell import logs, terminal
 from nvgraft_cli.shell.arguments import add_answer, add_node
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
@@ -104,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     else:
-        _print(reports, dry_run=args.dry_run)
+        terminal.show("\n".join(_lines(reports, dry_run=args.dry_run)))
     return int(any(report.is_left for report in reports))
 
 
@@ -112,19 +113,15 @@ def _is_root() -> bool:
     return os.geteuid() == 0
 
 
-def _print(reports: list[Report], *, dry_run: bool) -> None:
+def _lines(reports: list[Report], *, dry_run: bool) -> Iterator[str]:
     if not reports:
-        print("nothing to recover: no hook was killed since this machine was started")
+        yield "nothing to recover: no hook was killed since this machine was started"
     for report in reports:
-        print(errors.printable(f"{report.rootfs or report.name}: {report.text}"))
+        yield errors.printable(f"{report.rootfs or report.name}: {report.text}")
         for outcome in report.outcomes:
             would = "would be " if dry_run and outcome.fate not in {KEPT, STUCK} else ""
-            print(
-                errors.printable(
-                    f"  {would}{outcome.fate} {outcome.path}"
-                    + (f": {outcome.reason}" if outcome.reason else "")
-                )
-            )
+            reason = f": {outcome.reason}" if outcome.reason else ""
+            yield errors.printable(f"  {would}{outcome.fate} {outcome.path}{reason}")
 
 
 def recover(*, dry_run: bool = False) -> list[Report]:

@@ -14,13 +14,17 @@ A command logs a short text and facts beside it::
     # nvgraft register: /etc/x.json: registered
 """
 
+from __future__ import annotations
+
 import sys
-from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, Any
 
 from nvgraft.base.errors import printable
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+    from typing import Any
+
     from structlog.typing import FilteringBoundLogger
 
 _DEBUG, _INFO = 10, 20  # the levels of the standard library's logging
@@ -46,7 +50,7 @@ def setup(command: str, *, debug: bool = False, json: bool = False) -> None:
     _LogSettings.configured = False
 
 
-def get() -> "FilteringBoundLogger":
+def get() -> FilteringBoundLogger:
     """Return the log. Call it in functions, not at import."""
     import structlog
 

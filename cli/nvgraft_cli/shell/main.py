@@ -51,9 +51,11 @@ def _run(words: list[str], pager: terminal.Pager | None) -> int:
     :param pager: for the answer of a command that only reads, which is then confined for good. None
         in the process of another program.
     """
-    from nvgraft_cli.shell import logs, parser
+    from nvgraft_cli.shell import parser
 
     args = parser.parse(words)
+    from nvgraft_cli.shell import logs
+
     terminal.setup(args.color)
     logs.setup(args.subcommand, debug=args.debug, json=args.log_format == "json")
     try:

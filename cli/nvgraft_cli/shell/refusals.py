@@ -3,6 +3,7 @@
 The ids are those of docs/failures.md, or the stage of the refusal, or ``input``.
 """
 
+import re
 from functools import cache
 from importlib import import_module
 
@@ -10,6 +11,9 @@ from nvgraft.base.errors import Refusal
 from nvgraft_cli.shell.errors import InputError
 
 SCHEMA = "nvgraft.error/1"
+
+#: Stage and text of the hook's line.
+_STAGE = re.compile(r"nvgraft: ([a-z-]+) error: (.*)", re.DOTALL)
 
 
 def describe(error: Refusal | InputError) -> dict[str, str]:
@@ -29,6 +33,14 @@ def describe(error: Refusal | InputError) -> dict[str, str]:
         "cause": cause or error.text,
         "fix": error.hint or fix,
     }
+
+
+def describe_line(line: str) -> dict[str, str]:
+    """Return id, stage, message, cause and fix of an error that the hook has printed."""
+    message, _, fix = line.partition(" | ")
+    match = _STAGE.fullmatch(message)
+    refusal = Refusal(match[1], match[2], fix) if match else Refusal("", message, fix)
+    return describe(refusal)
 
 
 @cache

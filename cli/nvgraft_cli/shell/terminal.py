@@ -6,7 +6,6 @@ standard output is a terminal.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 
@@ -104,8 +103,10 @@ class Pager:
         for number in (signal.SIGINT, signal.SIGQUIT):
             signal.signal(number, signal.SIG_IGN)  # a pager decides itself what they mean
         os.close(1)
-        with contextlib.suppress(ChildProcessError):  # of explain --html, this is a child too
+        try:
             os.waitpid(child, 0)
+        except ChildProcessError:
+            return  # this is a child too, beside the process that waits for the pager
 
 
 def _command() -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from nvgraft.base.errors import printable
 from nvgraft.system import syscalls
-from nvgraft_cli.shell import logs, nodes
+from nvgraft_cli.shell import logs, nodes, terminal
 from nvgraft_cli.shell.arguments import add_format, source
 from nvgraft_cli.shell.children import wait_for
 from nvgraft_cli.shell.errors import InputError
@@ -119,7 +119,7 @@ def _list(form: str) -> None:
         print_document({"schema": _SCHEMA, "hosts": [_summary(host) for host in hosts]})
         return
     width = max(len(host.name) for host in hosts)
-    print("".join(f"{host.name:{width}}  {host.description}\n" for host in hosts), end="")
+    terminal.show("\n".join(f"{host.name:{width}}  {host.description}" for host in hosts))
 
 
 def _summary(host: "Host") -> dict[str, object]:

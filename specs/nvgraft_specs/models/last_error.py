@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from nvgraft_specs.models import Strict
+from nvgraft_specs.models.error import ErrorFacts
 
 SCHEMA = "nvgraft.last-error/1"
 
@@ -18,4 +19,5 @@ class LastError(Strict):
     version: Literal["nvgraft.last-error/1"] = Field(alias="schema")
     record: str = Field(description="time, exit code and container")
     messages: list[str]
+    refusal: ErrorFacts | None = Field(description="null if the hook only warned")
     others: int = Field(description="the number of further records that match", ge=0)
