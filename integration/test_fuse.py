@@ -4,6 +4,7 @@ The servers answer until the hook starts and are silent from then on. Every star
 the hook's own deadline, or the test ends the server and fails.
 """
 
+import os
 import re
 import subprocess
 import time
@@ -41,12 +42,15 @@ def start(
     prepare: str = "true",
     silent: bool = True,
     fuse_root: str = "",
+    after: str = "true",
 ) -> Started:
     """Start the container on a simulated host with FUSE volumes; their servers end with it.
 
     :param volumes: path in the container -> path below the volume that is mounted there ("" for all
         of it). The volume is a copy of this directory of the image, if there is one.
-    :param fuse_root: type of the FUSE file system that serves the root file system, if one does.
+    :param fuse_root: type of the FUSE file system that serves the root file system, if one does,
+        and further options of the server.
+    :param after: a shell command for the end.
     """
     rootfs = bundle.path / "rootfs"
     # A simulated host has a /dev of its own.
@@ -81,7 +85,7 @@ def start(
     commands.append(f"(sleep {DEADLINE / 2:g}; {kill}) > /dev/null 2>&1 & late=$!")
     said = f"{bundle.installed.cli} last-error 2> /dev/null"
     commands.append(
-        f"code=0; {run} || code=$?; {said} || true; kill $late; {kill} 2> /dev/null; exit $code"
+        f"code=0; {run} || code=$?; {said} || true; {after} || true; kill $late; {kill} 2> /dev/null; exit $code"
     )
     begun = time.monotonic()
     done = subprocess.run(
@@ -231,3 +235,28 @@ def test_a_command_does_not_wait(bundle: Bundle, place: str, code: int, said: st
         assert f"\n{command}: {code}\n" in "\n" + done.stdout, done.stdout + done.stderr
     assert re.search(r"^doctor: [012]$", done.stdout, re.MULTILINE), done.stdout + done.stderr
     assert said.format(rootfs=rootfs) in done.stdout + done.stderr
+
+
+def test_an_undo_where_deleted_files_stay_until_they_are_closed(bundle: Bundle) -> None:
+    """On a file system that keeps deleted open files under another name, an undo leaves nothing and
+    the refusal is the ordinary one.
+    """
+    rootfs = bundle.path / "rootfs"
+    (rootfs / "etc/ld.so.conf").unlink()
+    os.mkfifo(rootfs / "etc/ld.so.conf")  # refused after all mounts
+    bundle.set_program("echo started")
+    files = f"find {rootfs} | sort"
+    done = start(
+        bundle,
+        {},
+        fuse_root="fuse.fuse-overlayfs --hide",
+        silent=False,
+        prepare=f"{files} > /run/before",
+        after=f"{files} | diff /run/before - && echo unchanged",
+    )
+    assert done.code != 0, done.output
+    assert "nvgraft: ldcache error: process /sbin/ldconfig failed with error code" in done.output
+    assert "left behind" not in done.output
+    made = [line for line in done.output.splitlines() if line.startswith("> ")]
+    # runc makes mount points, too.
+    assert [line for line in made if "nvidia" in line or "cuda" in line or ".fuse" in line] == []

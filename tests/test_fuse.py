@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ldcaches import LIBS, container_at, plan_for
+from nvgraft.apply import targets
 from nvgraft.apply.cache.native import NativeCache
 from nvgraft.apply.cache.shunning import ShunningRootfs
 from nvgraft.apply.held_container import HeldContainer
@@ -201,6 +202,33 @@ def test_the_target_refuses_required_places(rootfs: Path, container: Container) 
     shun(container)
     with pytest.raises(OnFuse):
         LiveTarget(container, "x86_64")
+
+
+# ---- deleted files that stay until they are closed
+
+
+@pytest.mark.parametrize(
+    ("fstype", "stay"),
+    [("fuse.fuse-overlayfs", True), ("nfs4", True), ("cifs", True), ("overlay", False)],
+)
+def test_a_directory_is_removed_when_its_closed_files_are_gone(
+    container: Container, rootfs: Path, monkeypatch: pytest.MonkeyPatch, fstype: str, stay: bool
+) -> None:
+    """Where deleted files stay until a server knows that they are closed, an undo waits for that;
+    elsewhere a directory that is not empty is an error at once.
+    """
+    mount = Mount(1, "/", "/", "rw", False, fstype, "x")
+    monkeypatch.setattr(container.mounts, "get", lambda _id: mount)
+    hidden = rootfs / "opt/.nfs0001"
+    hidden.parent.mkdir()
+    hidden.touch()
+    monkeypatch.setattr("time.sleep", lambda _: hidden.unlink())
+    if stay:
+        targets.remove_directory("opt", container.rootfs_fd, container)
+        assert not hidden.parent.exists()
+    else:
+        with pytest.raises(OSError, match="not empty"):
+            targets.remove_directory("opt", container.rootfs_fd, container)
 
 
 # ---- commands

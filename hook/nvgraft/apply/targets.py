@@ -37,6 +37,9 @@ _PLACEHOLDER_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O
 _ATTEMPTS = 128
 _PATIENCE = 0.02  # seconds
 
+#: Seconds to wait for a server to remove closed files, and between two looks.
+_CLOSING, _PAUSE = 1.0, 0.01
+
 _KINDS = {
     "device": stat.S_ISCHR,
     "socket": stat.S_ISSOCK,
@@ -96,10 +99,46 @@ def check_gone(fd: int) -> None:
         raise OSError(errno.ENOENT, "it was moved or linked elsewhere")
 
 
+def remove_directory(name: str, parent: int, container: Container) -> None:
+    """Remove the empty directory ``name`` of the open directory ``parent``.
+
+    Where deleted files stay until they are closed, and a server is told of that later, wait for it.
+
+    :raises OSError: as rmdir(2).
+    """
+    deadline = time.monotonic() + _CLOSING
+    while True:
+        try:
+            os.rmdir(name, dir_fd=parent)
+            return
+        except OSError as error:
+            if (
+                error.errno not in {errno.ENOTEMPTY, errno.EBUSY}
+                or not container.keeps_deleted_files(parent)
+                or time.monotonic() > deadline
+            ):
+                raise
+        time.sleep(_PAUSE)
+
+
 class _Made:
     """One thing being made under a name in an open directory, and its removal."""
 
-    def __init__(self, kind: str, parent: int, name: str, target: str = "") -> None:
+    def __init__(
+        self,
+        container: Container,
+        target_fds: list[int],
+        kind: str,
+        parent: int,
+        name: str,
+        target: str = "",
+    ) -> None:
+        """Describe it.
+
+        :param target_fds: the open descriptors of targets, of which :meth:`remove` closes its own.
+        """
+        self._container = container
+        self._target_fds = target_fds
         self._kind = kind
         self._parent = parent
         self._name = name
@@ -111,7 +150,7 @@ class _Made:
     def confirm(self, fd: int | None = None) -> None:
         """Note that the thing was made, and which one it is.
 
-        :param fd: its descriptor, if it is open and stays open.
+        :param fd: its descriptor, if it is open; :meth:`remove` closes it.
         """
         self._made = True
         self._fd = fd
@@ -123,23 +162,33 @@ class _Made:
 
         :raises OSError: ENOENT when it was moved away.
         """
-        if self._made:
-            self._remove()
+        removed = self._made and self._remove()
         if self._fd is not None:
-            check_gone(self._fd)
+            if not (removed and self._container.keeps_deleted_files(self._parent)):
+                check_gone(self._fd)
+            self._close()
 
-    def _remove(self) -> None:
+    def _close(self) -> None:
+        """Close the file: until then it may stay in its directory, which could not be removed."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            self._target_fds.remove(fd)
+            syscalls.close(fd)
+
+    def _remove(self) -> bool:
+        """Remove the thing, and tell whether it was there."""
         try:
             status = os.stat(self._name, dir_fd=self._parent, follow_symlinks=False)
         except FileNotFoundError:
-            return
+            return False
         if self._is_another(status):
             self._check_uncovered()
-            return
+            return False
         if self._kind == "dir":
-            os.rmdir(self._name, dir_fd=self._parent)
+            remove_directory(self._name, self._parent, self._container)
         else:
             os.unlink(self._name, dir_fd=self._parent)
+        return True
 
     def _is_another(self, status: os.stat_result) -> bool:
         made = self._status if self._fd is None else os.fstat(self._fd)
@@ -270,7 +319,7 @@ class Targets:
     def _making(self, kind: str, path: str, parent: int, name: str, target: str = "") -> _Made:
         """Have the undo log remove what is about to be made."""
         self._check_volume(parent, path)
-        made = _Made(kind, parent, name, target)
+        made = _Made(self._container, self._target_fds, kind, parent, name, target)
         self._undo.add(path, made.remove)
         return made
 

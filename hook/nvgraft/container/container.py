@@ -22,7 +22,13 @@ from nvgraft.base.errors import Refusal
 from nvgraft.base.files import read_text, reason
 from nvgraft.formats.tree import Bounds
 from nvgraft.system import privileges, syscalls, userns
-from nvgraft.system.mountinfo import FuseMount, Mount, MountTable, fuse_mounts
+from nvgraft.system.mountinfo import (
+    FuseMount,
+    Mount,
+    MountTable,
+    fuse_mounts,
+    keeps_deleted_files,
+)
 from nvgraft.system.trusted import Untrusted, open_trusted_directory
 
 TYPE_CHECKING = False
@@ -159,6 +165,16 @@ class Container:
         if inside in {"/dev", "/proc/driver"} and mount.fstype == "tmpfs" and mount.root == "/":
             return None
         return inside
+
+    def keeps_deleted_files(self, fd: int) -> bool:
+        """Tell whether deleted files stay in their directory until they are closed, on the file
+        system that ``fd`` is on.
+        """
+        try:
+            mount = self.mounts.get(syscalls.mount_id(fd))
+        except OSError:
+            return False  # there is no way to tell
+        return mount is not None and keeps_deleted_files(mount.fstype)
 
     def inside(self, mount: Mount) -> str:
         """Return the mount point of ``mount`` as the container will see it."""

@@ -69,6 +69,13 @@ def mounts_of_type(text: str, *fstypes: str) -> list[Mount]:
     return [_parse_line(line) for _, line in sorted(lines)]
 
 
+def keeps_deleted_files(fstype: str) -> bool:
+    """Tell whether a file system keeps a deleted file under another name in its directory until the
+    file is closed (FUSE's .fuse_hidden..., NFS's .nfs...).
+    """
+    return fstype.startswith(("fuse", "nfs")) or fstype in {"cifs", "smb3"}
+
+
 def fuse_mounts(text: str) -> list[FuseMount]:
     """Return the mounts of FUSE file systems, in order. fusectl, which the kernel serves itself, is
     not one of them.

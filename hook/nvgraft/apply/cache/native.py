@@ -15,7 +15,7 @@ from nvgraft.apply.cache_step import LoaderCacheStep
 from nvgraft.apply.journal import JournalEntry
 from nvgraft.apply.replaced_link import Link
 from nvgraft.apply.restore import DirectoryEntry, Owner, SharedDirectory
-from nvgraft.apply.targets import check_gone, open_in_root
+from nvgraft.apply.targets import check_gone, open_in_root, remove_directory
 from nvgraft.base import paths
 from nvgraft.base._os import os
 from nvgraft.base.errors import Refusal
@@ -276,7 +276,7 @@ class NativeCache(LoaderCacheStep):
         file = None
         if data:
             etc = self._etc or self._open_etc(rootfs, container)
-            file = self._file = _CacheFile(etc, self._before, owner, self._own_fds)
+            file = self._file = _CacheFile(container, etc, self._before, owner, self._own_fds)
             place = container.rootfs_fd if file.etc is None else file.etc.fd
             volume = container.volume(syscalls.mount_id(place))
             self._check_volume(f"{ETC}/{CACHE}", volume)
@@ -353,8 +353,14 @@ class _CacheFile:
     """
 
     def __init__(
-        self, etc: SharedDirectory | None, before: DirectoryEntry | None, owner: Owner, own_fds: int
+        self,
+        container: Container,
+        etc: SharedDirectory | None,
+        before: DirectoryEntry | None,
+        owner: Owner,
+        own_fds: int,
     ) -> None:
+        self._container = container
         self.etc = etc
         self._owner = owner
         self._own_fds = own_fds
@@ -410,21 +416,23 @@ class _CacheFile:
             self._fd = -1
 
     def _leave_nothing_elsewhere(self) -> None:
-        """After an undo, empty and report a file of ours that was moved elsewhere."""
+        """After an undo, empty and report a file of ours that was moved elsewhere, and close it."""
         if self._fd < 0:
             return
         try:
-            check_gone(self._fd)
+            if not self._container.keeps_deleted_files(self._fd):
+                check_gone(self._fd)
         except OSError:
             os.ftruncate(self._fd, 0)
             raise
+        self.close()
 
     def _make_etc(self, rootfs_fd: int, undo: UndoLog) -> SharedDirectory:
         made = False
 
         def remove() -> None:
             if made:
-                os.rmdir(ETC[1:], dir_fd=rootfs_fd)
+                remove_directory(ETC[1:], rootfs_fd, self._container)
 
         undo.add(ETC, remove)
         with self._owner:
