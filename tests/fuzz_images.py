@@ -8,7 +8,7 @@ from functools import partial
 from fuzz_checks import as_file, check_text
 from nvgraft.base.errors import Refusal
 from nvgraft.formats import ldcache_table
-from nvgraft.formats.tree import PathError
+from nvgraft.formats.tree import Bounds, PathError
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.image.tree import ImageTree
 from nvgraft_cli.prove import search
@@ -50,7 +50,9 @@ def layers(data: bytes) -> None:
     made = [_layer(part) for part in data.split(b"\n\n")[:4]]
     try:
         tree = ImageTree(
-            "image", [(str(number), partial(io.BytesIO, part)) for number, part in enumerate(made)]
+            "image",
+            [(str(number), partial(io.BytesIO, part)) for number, part in enumerate(made)],
+            Bounds(),
         )
     except InputError as error:
         check_text(str(error), one_line=False)

@@ -4,8 +4,10 @@ nothing is written to this machine's disk.
 
 import bz2
 import gzip
+import io
 import json
 import os
+import struct
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +27,8 @@ from images import (
     write_archive,
     write_directory,
 )
-from nvgraft.formats.tree import Tree
+from nvgraft.formats.elf import Content, read_facts
+from nvgraft.formats.tree import Bounds, Tree
 from nvgraft.plan.actions import Injection
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.image import tree as image_tree
@@ -393,13 +396,13 @@ def test_every_truncation_is_an_input_error(tmp_path: Path) -> None:
             plan_bundle(str(path), "eks-t4", None)
 
 
-def test_too_many_entries_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_entries_are_refused(tmp_path: Path) -> None:
     """An archive with more entries than the limit is refused, so that names alone cannot fill the
     memory.
     """
-    monkeypatch.setattr("nvgraft_cli.case.image.tree.ENTRIES", 3)
-    with pytest.raises(InputError, match="more than 3 entries"):
-        tree_of(docker_save(tmp_path / "i.tar", [(f"f{number}", b"") for number in range(4)]))
+    path = docker_save(tmp_path / "i.tar", [(f"f{number}", b"") for number in range(4)])
+    with pytest.raises(InputError, match=r"i.tar: 4 names .* more than image-names = 3 allows"):
+        open_image(path).tree(Bounds(names=3))
 
 
 def test_file_contents_in_memory_are_limited(
@@ -436,6 +439,100 @@ def test_facts_of_an_elf_file_are_read_from_the_archive(tmp_path: Path) -> None:
     assert facts.soname == "libc.so.6"
     with pytest.raises(ValueError, match="not an ELF file"):
         tree_of(docker_save(tmp_path / "j.tar", [("x", b"no")])).elf("/x", sections=False)
+
+
+def tables_at_the_end(size: int, soname: bytes) -> bytes:
+    """Return a library whose dynamic section and strings are at its end, as patchelf writes them."""
+    dynamic, strings = size - 200, size - 100
+    header = struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 0, 0, 0)
+    load = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, size, size, 4096)
+    tables = struct.pack("<IIQQQQQQ", 2, 6, dynamic, dynamic, dynamic, 64, 64, 8)
+    data = bytearray(size)
+    data[:176] = b"\x7fELF\2\1\1" + bytes(9) + header + load + tables
+    data[dynamic : dynamic + 64] = struct.pack("<qQqQqQqQ", 14, 1, 5, strings, 10, 100, 0, 0)
+    data[strings + 1 : strings + 1 + len(soname)] = soname
+    return bytes(data)
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_of_a_large_library_only_parts_are_in_memory(
+    form: Callable[[Path, list[list[Entry]], dict[str, Any]], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A library larger than the limit is read in parts that its tables lead to; a hard link is the
+    same file.
+    """
+    monkeypatch.setattr(image_tree, "_WHOLE", 100_000)
+    monkeypatch.setattr(image_tree, "_FIRST_PARTS", 1)
+    files: list[Entry] = [
+        ("lib/one.so", tables_at_the_end(1 << 20, b"one")),
+        ("lib/two.so", tables_at_the_end(2 << 20, b"two")),
+        ("lib/link.so", link("lib/two.so", tarfile.LNKTYPE)),
+    ]
+    tree = open_image(form(tmp_path, [files], {})).tree()
+    largest = 0
+    names = {}
+
+    def look(path: str, content: Content) -> None:
+        nonlocal largest
+        assert isinstance(content, image_tree._Parts)
+        largest = max(largest, sum(map(len, content.data.values())))
+        names[path] = read_facts(content, sections=False).soname
+
+    tree.visit([f"/lib/{name}.so" for name in ("one", "two", "link")], look)
+    assert names == {"/lib/one.so": "one", "/lib/two.so": "two", "/lib/link.so": "two"}
+    assert largest < 200_000
+
+
+def test_tables_that_lead_on_and_on_are_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file whose reader always wants another part is an error after a few times."""
+    monkeypatch.setattr(image_tree, "_WHOLE", 0)
+    tree = open_image(docker_save(tmp_path / "i.tar", [("x", bytes(4 << 20))])).tree()
+    wanted = iter(range(1 << 20, 4 << 20, 1 << 16))
+
+    def look(_path: str, content: Content) -> None:
+        content.read(next(wanted), 10)
+
+    with pytest.raises(OSError, match="too far apart"):
+        tree.visit(["/x"], look)
+
+
+@pytest.mark.parametrize("where", ["the layer", "a file of it"])
+def test_a_layer_that_grows_without_end_is_refused(where: str, tmp_path: Path) -> None:
+    """A few kilobytes that decompress to any size are read no longer than the bound allows."""
+    packed = io.BytesIO()
+    entry = tarfile.TarInfo("usr/lib/libx.so.1")
+    entry.size = 1 << 30
+    with zstandard.ZstdCompressor().stream_writer(packed, closefd=False) as writer:
+        writer.write(entry.tobuf())
+        for _ in range(1 << 10):
+            writer.write(bytes(1 << 20))
+        writer.write(bytes(1024))
+    image = open_image(
+        write_archive(tmp_path / "i.tar", oci_layout([], compress=lambda _layer: packed.getvalue()))
+    )
+    if where == "the layer":
+        with pytest.raises(InputError, match="seconds, more than image-seconds = 0 allows"):
+            image.tree(Bounds(seconds=0))
+        return
+    tree = image.tree(Bounds(seconds=60))
+    tree.bounds = Bounds(seconds=0)
+    with pytest.raises(InputError, match="seconds, more than image-seconds = 0 allows"):
+        tree.elf("/usr/lib/libx.so.1", sections=False)
+
+
+def test_a_large_archive_gets_more_time(tmp_path: Path) -> None:
+    """The time grows with the room that the archive takes on the disk, not with the size that it
+    claims.
+    """
+    path = docker_save(tmp_path / "i.tar", [("x", os.urandom(1 << 20))])
+    seconds = open_image(path).reading_seconds
+    assert 0.05 < seconds < 0.06
+    os.truncate(path, 1 << 40)
+    assert open_image(path).reading_seconds < 2 * seconds
 
 
 def test_images_are_recognised_by_their_form(tmp_path: Path) -> None:
@@ -480,9 +577,7 @@ def test_too_many_layers_are_refused(tmp_path: Path) -> None:
         open_image(write_archive(tmp_path / "image.tar", files))
 
 
-def test_names_and_implied_directories_have_limits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_and_implied_directories_have_limits(tmp_path: Path) -> None:
     """A name longer than a path is refused, and implied parent directories count as entries."""
     with pytest.raises(InputError, match="4200 characters"):
         tree_of(docker_save(tmp_path / "long.tar", [("a" * 4200, b"")]))
@@ -490,9 +585,8 @@ def test_names_and_implied_directories_have_limits(
         tmp_path / "deep.tar", [("a/" * 60 + str(number), b"") for number in range(20)]
     )
     assert tree_of(path).lstat("/a/a") is not None
-    monkeypatch.setattr(image_tree, "ENTRIES", 79)
-    with pytest.raises(InputError, match="entries"):
-        tree_of(path)
+    with pytest.raises(InputError, match="image-names = 79"):
+        open_image(path).tree(Bounds(names=79))
 
 
 def test_replaced_files_count_towards_the_memory_limit(

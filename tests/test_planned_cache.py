@@ -25,7 +25,7 @@ from ldcaches import (
     update,
 )
 from nvgraft.formats.ldcache_table import Table
-from nvgraft.formats.tree import LiveTree, Tree, open_tree_at
+from nvgraft.formats.tree import Bounds, LiveTree, Tree, open_tree_at
 from nvgraft.host.components import Host
 from nvgraft.host.gpus import DriverReport
 from nvgraft_cli.case.image.tree import ImageTree
@@ -41,7 +41,7 @@ def archive(root: Path) -> ImageTree:
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as out:
         out.add(root, ".")
-    return ImageTree("image", [("layer", lambda: io.BytesIO(data.getvalue()))])
+    return ImageTree("image", [("layer", lambda: io.BytesIO(data.getvalue()))], Bounds())
 
 
 def host_of(driver: LiveTree) -> Host:

@@ -105,6 +105,7 @@ class ContainerSide:
     :param open_rootfs: opens the files of the image.
     :param rootfs_known: false for a config.json alone, whose files are not known.
     :param image_env: the variables that the image itself sets; None if that is not known.
+    :param reading_seconds: the time to allow beyond that of a directory.
 
     ``beyond`` is the refusal of a plan for which the image was too large. It holds for all hosts,
     because to read the image again for each of them would take as long each time.
@@ -119,12 +120,14 @@ class ContainerSide:
         *,
         rootfs_known: bool = True,
         image_env: Mapping[str, str] | None = None,
+        reading_seconds: float = 0.0,
     ) -> None:
         self.label = label
         self.directory = directory
         self.data = data
         self.rootfs_known = rootfs_known
         self.image_env = image_env
+        self._reading_seconds = reading_seconds
         self._open_rootfs = open_rootfs
         self.beyond: OutOfBounds | None = None
         self._bounds = Bounds()
@@ -209,6 +212,7 @@ class ContainerSide:
 
     def bound(self, bounds: Bounds) -> None:
         """Limit what is read of the image from now on."""
+        bounds.allow(self._reading_seconds)
         self._bounds = bounds
         if self._tree is not None:
             self._tree.bounds = bounds
@@ -284,8 +288,9 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
             path,
             "/",
             _config_json(image.config, "rootfs", env),
-            lambda *_: image.tree(),
+            lambda _, bounds: image.tree(bounds),
             image_env=own,
+            reading_seconds=image.reading_seconds,
         )
     if os.path.isfile(path):
         logs.debug("opened", container=path, kind="config.json alone")

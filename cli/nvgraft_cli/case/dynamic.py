@@ -103,7 +103,11 @@ def read_dynamic(tree: Tree, path: str) -> Dynamic:
     """
     while isinstance(tree, LayeredTree):
         tree, path = tree.side(path)
-    if isinstance(tree, LiveTree | ImageTree):
+    if isinstance(tree, ImageTree):
+        read: list[Dynamic] = []
+        tree.visit([path], lambda _path, content: read.append(read_file(content)))
+        return read[0]
+    if isinstance(tree, LiveTree):
         fd = tree.open(path)
         try:
             return read_file(fd)
@@ -136,19 +140,19 @@ def _recorded(tree: SnapshotTree, path: str) -> Dynamic:
     )
 
 
-def read_file(fd: int) -> Dynamic:
-    """Return what the loader reads of an open file.
+def read_file(content: int | elf.Content) -> Dynamic:
+    """Return what the loader reads of an open file, or of one in an archive.
 
     :raises BadElf: the loader rejects the file.
     :raises OSError: the file cannot be read.
     """
-    if os.fstat(fd).st_size < 52:
+    if elf.size_of(content) < 52:
         raise BadElf("file too short")
-    if os.pread(fd, 4, 0) != b"\x7fELF":
+    if elf.read_at(content, 0, 4) != b"\x7fELF":
         raise BadElf("invalid ELF header")
     try:
-        facts = elf.read_facts(fd, sections=False)
-        search, needed, defined = _loading(elf.File(fd))
+        facts = elf.read_facts(content, sections=False)
+        search, needed, defined = _loading(elf.File(content))
     except ValueError as error:
         raise BadElf(f"damaged: {error}") from error
     return Dynamic(

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator
 
 from nvgraft.apply.cache.content import CacheContent
 from nvgraft.apply.cache.search_path import HWCAPS, is_library_name
-from nvgraft.formats.elf import MACHINES, Library, read_library
+from nvgraft.formats.elf import MACHINES, Content, Library, read_library
 from nvgraft.formats.ldcache import SIZE_LIMIT
 from nvgraft.formats.ldcache_table import Table
 from nvgraft.formats.tree import Bounds, LiveTree, Node, PathError, Tree
@@ -187,15 +187,27 @@ class _TreeDirectory:
     def library(self, name: str, *, isa_level: bool = False) -> Library:
         path = self._inside(name)
         if path not in self._files.libraries:
-            # Read it together with its neighbours, because an archive is read from its beginning
-            # each time.
-            names = [
-                name
-                for name in self._files.tree.listdir(self._path)
-                if is_library_name(name) and self.kind(name) == "file"
-            ]
-            self._files.read_libraries([self._inside(name) for name in {name, *names}])
+            self._files.read_libraries([path, *self._neighbours(path)])
         return self._files.library(path)
+
+    def _neighbours(self, path: str) -> list[str]:
+        """Return the libraries to read together with ``path``: an archive is read from its
+        beginning each time.
+        """
+        tree = self._files.tree
+        try:
+            while isinstance(tree, LayeredTree):
+                tree, path = tree.side(path)
+        except OSError:
+            return []
+        if not isinstance(tree, ImageTree):
+            return []
+        names = self._files.tree.listdir(self._path)
+        return [
+            self._inside(name)
+            for name in names
+            if is_library_name(name) and self.kind(name) == "file"
+        ]
 
     def library_behind(self, name: str, *, isa_level: bool = False) -> Library:
         return self._files.library(self._files._find(self._inside(name))[0])
@@ -219,7 +231,7 @@ def _read_libraries(tree: Tree, paths: Iterable[str]) -> Iterator[tuple[str, Lib
         yield from ((path, _recorded(tree, path)) for path in paths)
     elif isinstance(tree, ImageTree):
         found: list[tuple[str, Library | None]] = []
-        tree.visit(paths, lambda path, fd: found.append((path, _read(fd))))
+        tree.visit(paths, lambda path, content: found.append((path, _read(content))))
         yield from found
     elif isinstance(tree, LiveTree):
         for path in paths:
@@ -234,9 +246,9 @@ def _read_libraries(tree: Tree, paths: Iterable[str]) -> Iterator[tuple[str, Lib
                 os.close(fd)
 
 
-def _read(fd: int) -> Library | None:
+def _read(content: int | Content) -> Library | None:
     try:
-        return read_library(fd, isa_level=True)
+        return read_library(content, isa_level=True)
     except (ValueError, OSError):
         return None
 

@@ -64,23 +64,33 @@ class _StructFormats:
         self.dynamic = "<qQ" if wide else "<iI"
 
 
+class Content:
+    """The bytes of a file that is not open, such as one in an archive. ``size`` is its length."""
+
+    size: int
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return ``length`` bytes, or fewer at the end."""
+        raise NotImplementedError
+
+
 class NoFacts(ValueError):
     """A file that libelf opens without finding anything: it is not ELF, or its tables are
     damaged.
     """
 
 
-def read_facts(fd: int, *, sections: bool = True) -> ElfFacts:
-    """Return the facts of the open file ``fd``.
+def read_facts(file: int | Content, *, sections: bool = True) -> ElfFacts:
+    """Return the facts of an open file, or of one in an archive.
 
     :param sections: false leaves out the ABI tag, the one fact that is in a section.
     :raises NoFacts: the file is not ELF, or is damaged; the text says what is wrong.
     :raises ValueError: the file is empty or not little-endian, which libelf refuses to open.
     :raises OSError: the file cannot be read.
     """
-    file = File(fd)
+    opened = File(file)
     try:
-        return _facts(file, sections)
+        return _facts(opened, sections)
     except ValueError as error:
         raise NoFacts(str(error)) from error
 
@@ -113,15 +123,15 @@ class Library(Value):
         self.isa_level = isa_level
 
 
-def read_library(fd: int, *, isa_level: bool = False) -> Library:
-    """Return the facts of the open file ``fd`` that ldconfig uses.
+def read_library(content: int | Content, *, isa_level: bool = False) -> Library:
+    """Return the facts of an open file, or of one in an archive, that ldconfig uses.
 
     :param isa_level: also read which x86 ISA level the file needs.
     :raises ValueError: the file is not a shared object with a dynamic section, or as
         :func:`read_facts`.
     :raises OSError: the file cannot be read.
     """
-    file = File(fd)
+    file = File(content)
     if file.header[0] != _ET_DYN:
         raise ValueError("it is not a shared object")
     segments = segments_of(file)
@@ -137,14 +147,26 @@ def read_library(fd: int, *, isa_level: bool = False) -> Library:
     )
 
 
-class File:
-    """An open ELF file whose tables are read when they are needed."""
+def size_of(content: int | Content) -> int:
+    """Return the length of an open file, or of one in an archive."""
+    return os.fstat(content).st_size if isinstance(content, int) else content.size
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+
+def read_at(content: int | Content, offset: int, length: int) -> bytes:
+    """Return bytes of an open file, or of one in an archive."""
+    if isinstance(content, int):
+        return os.pread(content, length, offset)
+    return content.read(offset, length)
+
+
+class File:
+    """An ELF file whose tables are read when they are needed."""
+
+    def __init__(self, content: int | Content) -> None:
+        self._content = content
         self._left = READ_LIMIT
-        self._size = os.fstat(fd).st_size
-        self._head = os.pread(fd, _HEAD, 0)
+        self._size = size_of(content)
+        self._head = read_at(content, 0, _HEAD)
         ident = self._head[:16]
         if not ident:
             raise ValueError("it is not an ELF file")
@@ -166,7 +188,7 @@ class File:
         end = offset + length
         if end <= len(self._head):
             return self._head[offset:end]
-        data = os.pread(self._fd, length, offset) if end <= self._size else b""
+        data = read_at(self._content, offset, length) if end <= self._size else b""
         if len(data) != length:
             raise ValueError("it is cut short")
         return data

@@ -140,6 +140,10 @@ class Bounds:
             limit = self._limits[3]
             raise OutOfBounds(where, f"{limit - left:.1f} seconds", "image-seconds", limit)
 
+    def allow(self, seconds: float) -> None:
+        """Allow more time, for input whose size its user knows."""
+        self._began += seconds
+
     def time_left(self) -> float:
         """Return the seconds that are left; a negative number when there are none."""
         return self._limits[3] - (time.monotonic() - self._began)

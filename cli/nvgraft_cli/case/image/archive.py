@@ -8,21 +8,29 @@ An archive must have one image. It has a configuration and layers, which
 import errno
 import gzip
 import io
-import json
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
+from nvgraft.formats.tree import Bounds
 from nvgraft_cli.case.image.tar import DAMAGE, Archive
-from nvgraft_cli.case.image.tree import ENTRIES, ImageTree
+from nvgraft_cli.case.image.tree import ImageTree, bounded
 from nvgraft_cli.shell.errors import InputError
+from nvgraft_specs.documents import DocumentError, load_json
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 #: The most bytes of a manifest or configuration.
 _DOCUMENT_LIMIT = 8 << 20
+
+#: The most files of an archive; one image has its layers and a handful of documents.
+_FILES = 10_000
+
+#: Bytes of an archive, as it lies on the disk, for which a second more is allowed than for an image
+#: that is a directory. A layer is decompressed three times as fast.
+_BYTES_PER_SECOND = 20 << 20
 
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le"}
 
@@ -40,6 +48,7 @@ class _ArchiveFiles:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._bounds = Bounds()
         self._members: dict[str, tuple[int, int]] | None = None
         if os.path.isdir(path):
             self._root = os.path.realpath(path)
@@ -49,10 +58,12 @@ class _ArchiveFiles:
             # Only uncompressed archives: layers are read by their offset in the file.
             with Archive.open(path, "r:") as archive:
                 for number, member in enumerate(archive.entries()):
-                    if number == ENTRIES:
+                    if number == _FILES:
                         raise InputError(
-                            f"{path}: more than {ENTRIES:,} files: this is not an image"
+                            f"{path}: more than {_FILES:,} files: this is not an image"
                         )
+                    with bounded():
+                        self._bounds.check_time(path)
                     if member.isreg():
                         self._members[os.path.normpath(member.name)] = (
                             member.offset_data,
@@ -97,11 +108,16 @@ class _ArchiveFiles:
                 f"{self._path}: {name}: larger than {_DOCUMENT_LIMIT >> 20} MiB: {_FIX}"
             )
         try:
-            return json.loads(raw)
-        except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"{self._path}: {name}: not JSON: {str(error).lower()}: save the image again"
-            ) from error
+            return load_json(raw, f"{self._path}: {name}")
+        except DocumentError as error:
+            raise InputError(f"{error}: save the image again") from error
+
+    def reading_seconds(self, names: Sequence[str]) -> float:
+        """Return the time to allow for reading the named files, by their room on the disk."""
+        paths = {self._path}
+        if self._members is None:
+            paths = {os.path.join(self._path, name) for name in names}
+        return sum(os.stat(path).st_blocks * 512 for path in paths) / _BYTES_PER_SECOND
 
 
 class _FileRange(io.RawIOBase):
@@ -176,7 +192,10 @@ class _Zstandard(io.RawIOBase):
 
 
 class Image:
-    """One image. ``config`` is the member of this name of its configuration document."""
+    """One image. ``config`` is the member of this name of its configuration document.
+
+    ``reading_seconds`` is the time to allow for reading it, in proportion to the archive.
+    """
 
     def __init__(
         self,
@@ -184,18 +203,20 @@ class Image:
         machine: str,
         config: dict[str, Any],
         layers: Sequence[tuple[str, Callable[[], IO[bytes]]]],
+        reading_seconds: float,
     ) -> None:
         self.label = label
+        self.reading_seconds = reading_seconds
         self.machine = machine
         self.config = config
         self._layers = layers
 
-    def tree(self) -> ImageTree:
-        """Return the image's root file system.
+    def tree(self, bounds: Bounds | None = None) -> ImageTree:
+        """Return the image's root file system, read within ``bounds``.
 
         :raises InputError: a layer cannot be read.
         """
-        return ImageTree(self.label, self._layers)
+        return ImageTree(self.label, self._layers, bounds or Bounds())
 
 
 def is_image(path: str) -> bool:
@@ -297,7 +318,7 @@ def _image(
             raise InputError(
                 f"{path}: {name} of its configuration has the wrong type: save the image again"
             )
-    return Image(path, machine, config, layers)
+    return Image(path, machine, config, layers, files.reading_seconds(names))
 
 
 def _decompressed(path: str, files: _ArchiveFiles, name: str) -> IO[bytes]:

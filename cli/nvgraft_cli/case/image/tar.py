@@ -7,7 +7,7 @@ of
 
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO
 
 #: The errors of reading an archive, compressed or not.
@@ -37,8 +37,10 @@ class Stream:
     tarfile skips an entry block by block, and an entry may claim any size.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], check: Callable[[], None]) -> None:
+        """Call ``check`` before each read: a small file may be decompressed to any size."""
         self._file = file
+        self._check = check
         self._empty = 0
 
     def read(self, size: int) -> bytes:
@@ -46,6 +48,7 @@ class Stream:
 
         :raises EOFError: the end was read too often.
         """
+        self._check()
         data = self._file.read(size)
         self._empty = 0 if data else self._empty + 1
         if self._empty > _EMPTY_READS:

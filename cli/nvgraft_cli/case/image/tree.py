@@ -6,13 +6,14 @@ planning reads them.
 """
 
 import errno
+import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, cast
 
-from nvgraft.formats.elf import ElfFacts, read_facts
-from nvgraft.formats.tree import Node, PathError, Tree
+from nvgraft.formats import elf
+from nvgraft.formats.tree import Bounds, Node, OutOfBounds, PathError, Tree
 from nvgraft_cli.case.image.tar import DAMAGE, Archive, Stream
 from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.errors import InputError
@@ -25,15 +26,17 @@ if TYPE_CHECKING:
 #: images.
 KEPT = 64 << 10
 #: The most bytes of all files that are kept.
-KEPT_TOTAL = 64 << 20
-#: The most entries of all layers, and bytes of their paths. A CUDA development image has about
-#: 60,000 entries with 80 bytes each.
-ENTRIES = 2_000_000
-PATHS = 256 << 20
+KEPT_TOTAL = 24 << 20
 #: The most bytes of one path, as in the kernel.
 _PATH = 4096
-#: The most bytes that are read from one file; the largest libraries of CUDA have fewer.
-FILE_LIMIT = 1 << 30
+#: The most bytes of a library that is read as a whole. Of a larger one, parts are read: the first
+#: ones, and those that its tables name.
+_WHOLE = 16 << 20
+_FIRST_PARTS = 16
+#: Bytes of a part, and the most times that the layers are read to get all parts. The tables of a
+#: library lead from one to the next: program headers, dynamic section, strings, versions.
+_PART = 64 << 10
+_PASSES = 8
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
@@ -55,22 +58,25 @@ class _Content:
 class ImageTree(Tree):
     """The files of an image, before anything is mounted in a container of it."""
 
-    def __init__(self, label: str, layers: Sequence[tuple[str, Opener]]) -> None:
+    bounds: Bounds
+
+    def __init__(self, label: str, layers: Sequence[tuple[str, Opener]], bounds: Bounds) -> None:
         """Read every layer once, lowest first.
 
         :param label: the image's name in messages.
         :param layers: name and opener of each layer.
-        :raises InputError: a layer is not a tar archive, or does not fit onto the lower ones.
+        :param bounds: limit the entries of all layers and the time of all reading.
+        :raises InputError: a layer is not a tar archive, or does not fit onto the lower ones, or
+            there is more than the bounds allow.
         """
         self.label = label
+        self.bounds = bounds
         self._layers = layers
         self._nodes: dict[str, Node] = {"/": Node("dir", 0o755)}
         self._names: dict[str, set[str]] = {"/": set()}
         self._contents: dict[str, _Content] = {}
         self._changed: dict[str, int] = {}
         self._kept = 0
-        self._entries = 0
-        self._paths = 0
         with Progress(f"reading {os.path.basename(label)}", 0, "entries") as progress:
             for number, (name, _) in enumerate(layers):
                 try:
@@ -82,6 +88,7 @@ class ImageTree(Tree):
                         f"{label}: layer {name}: {str(error).lower()}: the archive is"
                         " damaged: save the image again"
                     ) from error
+        bounds.next_step()
 
     def _add_layer(self, layer: int) -> Iterator[None]:
         hidden: set[str] = set()
@@ -114,22 +121,21 @@ class ImageTree(Tree):
     def _count(self, length: int) -> None:
         """Count one more path.
 
-        :raises InputError: there are too many.
+        :raises InputError: there are too many, or they take too long.
         """
-        self._entries += 1
-        self._paths += length
-        if self._entries > ENTRIES or self._paths > PATHS:
-            raise InputError(
-                f"{self.label}: more than {ENTRIES:,} entries, or {PATHS >> 20} MiB of names:"
-                " this image is damaged or malicious"
-            )
+        with bounded():
+            self.bounds.count_names(self.label, 1, length)
+
+    def _check_time(self) -> None:
+        with bounded():
+            self.bounds.check_time(self.label)
 
     @contextmanager
     def _open(self, layer: int) -> Iterator[Archive]:
         with (
             self._layers[layer][1]() as file,
             Archive.open(
-                fileobj=cast("IO[bytes]", Stream(file)), mode="r|", errorlevel=0
+                fileobj=cast("IO[bytes]", Stream(file, self._check_time)), mode="r|", errorlevel=0
             ) as archive,
         ):
             yield archive
@@ -285,97 +291,160 @@ class ImageTree(Tree):
         return self._changed.get(path, 1 << 63)
 
     def read(self, path: str, limit: int) -> bytes:
+        node = self._file(path)
+        if node.size > limit:
+            raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
         data = b""
 
-        def take(_path: str, content: bytes) -> None:
+        def take(_path: str, parts: _Parts) -> None:
             nonlocal data
-            data = content
+            data = parts.read(0, node.size)
 
-        self._visit([path], limit, take)
+        self._visit({path: set(range(-(-node.size // _PART)))}, take)
         return data
 
-    def _visit(self, paths: Iterable[str], limit: int, take: Callable[[str, bytes], None]) -> None:
-        """Call ``take`` with each path and its content, in the order of the archive, each layer
-        read once.
+    def _file(self, path: str) -> Node:
+        node = self._nodes.get(path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if node.type != "file":
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        return node
+
+    def _visit(self, wanted: Mapping[str, set[int]], take: Callable[[str, "_Parts"], None]) -> None:
+        """Call ``take`` with each path and the numbered parts that are ``wanted`` of it, in the
+        order of the archive, each layer read once.
 
         :raises OSError: as :meth:`read`.
         """
-        layers: dict[int, list[tuple[int, str]]] = {}
-        for path in paths:
-            node = self._nodes.get(path)
-            if node is None:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            if node.type != "file":
-                raise OSError(errno.EINVAL, "not a regular file", path)
-            if node.size > limit:
-                raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
+        #: Layer -> offset in it -> names of the file: hard links are one file.
+        layers: dict[int, dict[int, list[str]]] = {}
+        for path in wanted:
+            size = self._file(path).size
             content = self._contents[path]
             if content.data is not None:
-                take(path, content.data)
+                take(path, _Parts(size, {0: content.data}))
             else:
-                layers.setdefault(content.layer, []).append((content.offset, path))
-        for layer, places in sorted(layers.items()):
+                layers.setdefault(content.layer, {}).setdefault(content.offset, []).append(path)
+        for layer, files in sorted(layers.items()):
             with self._layers[layer][1]() as file:
-                for offset, path in sorted(places):
-                    file.seek(offset)
-                    data = _exactly(file, self._nodes[path].size)
-                    if data is None:
-                        raise OSError(errno.EIO, "the archive has changed", path)
-                    take(path, data)
+                place = 0
+                for offset, paths in sorted(files.items()):
+                    parts = _Parts(self._nodes[paths[0]].size, {})
+                    for number in sorted(set().union(*(wanted[path] for path in paths))):
+                        start = offset + number * _PART
+                        length = min(_PART, parts.size - number * _PART)
+                        data = self._next(file, start - place, length)
+                        if len(data) < length:
+                            raise OSError(errno.EIO, "the archive has changed", paths[0])
+                        parts.data[number] = data
+                        place = start + length
+                    for path in paths:
+                        take(path, parts)
 
-    def open(self, path: str) -> int:
-        """Return a descriptor of a copy of the regular file at a resolved ``path``; close it after
-        use.
+    def _next(self, file: IO[bytes], skip: int, length: int) -> bytes:
+        """Return bytes of a layer behind those that are skipped, fewer at its end."""
+        if isinstance(file, io.BufferedReader | io.BytesIO):
+            file.seek(skip, os.SEEK_CUR)
+            skip = 0
+        # A decompressed layer has to be read, and may have any size.
+        while skip and (data := self._read(file, min(skip, _PART))):
+            skip -= len(data)
+        chunks = []
+        while length and (data := self._read(file, length)):
+            chunks.append(data)
+            length -= len(data)
+        return b"".join(chunks)
 
-        :raises OSError: as :meth:`read`.
+    def _read(self, file: IO[bytes], length: int) -> bytes:
+        self._check_time()
+        return file.read(length)
+
+    def visit(self, paths: Iterable[str], look: Callable[[str, elf.Content], None]) -> None:
+        """Call ``look`` with each path and the content of the file, in any order; ``look`` may be
+        called again for a large file, with more of it.
+
+        Of a large file only the parts that ``look`` reads are in memory. The layers are read once
+        for the first parts of all files, and once more as often as these lead to others.
+
+        :raises OSError: as :meth:`read`, or EFBIG when the parts lead on and on.
         """
-        return _in_memory(self.read(path, FILE_LIMIT))
+        wanted = {path: _first_parts(self._file(path).size) for path in paths}
 
-    def visit(self, paths: Iterable[str], look: Callable[[str, int], None]) -> None:
-        """Call ``look`` with each path and a descriptor of a copy of the file, which stays ours to
-        close.
-
-        :raises OSError: as :meth:`read`.
-        """
-
-        def take(path: str, data: bytes) -> None:
-            fd = _in_memory(data)
+        def take(path: str, parts: _Parts) -> None:
             try:
-                look(path, fd)
-            finally:
-                os.close(fd)
+                look(path, parts)
+            except _MissingParts as error:
+                more[path] = wanted[path] | error.numbers
 
-        self._visit(paths, FILE_LIMIT, take)
+        for _ in range(_PASSES):
+            more: dict[str, set[int]] = {}
+            self._visit(wanted, take)
+            wanted = more
+            if not wanted:
+                return
+        raise OSError(errno.EFBIG, "its tables are too far apart", next(iter(wanted)))
 
-    def elf(self, path: str, *, sections: bool) -> ElfFacts:
-        fd = self.open(path)
-        try:
-            return read_facts(fd, sections=sections)
-        finally:
-            os.close(fd)
+    def elf(self, path: str, *, sections: bool) -> elf.ElfFacts:
+        results: list[elf.ElfFacts] = []
+        self.visit(
+            [path],
+            lambda _path, content: results.append(elf.read_facts(content, sections=sections)),
+        )
+        return results[0]
 
     def close(self) -> None:
         """Do nothing: no file is open between two calls."""
 
 
-def _exactly(file: IO[bytes], size: int) -> bytes | None:
-    """Read ``size`` bytes, or return None if the file ends before."""
-    chunks = []
-    while size:
-        chunk = file.read(min(size, 1 << 24))
-        if not chunk:
-            return None
-        chunks.append(chunk)
-        size -= len(chunk)
-    return b"".join(chunks)
+class _MissingParts(Exception):
+    """Parts of a file that were not read."""
+
+    def __init__(self, numbers: set[int]) -> None:
+        super().__init__(numbers)
+        self.numbers = numbers
 
 
-def _in_memory(data: bytes) -> int:
-    fd = os.memfd_create("image", os.MFD_CLOEXEC)
-    with open(fd, "wb", closefd=False) as file:
-        file.write(data)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
+class _Parts(elf.Content):
+    """A file of which ``data`` has numbered parts. A file that is kept is one part, number 0."""
+
+    def __init__(self, size: int, data: dict[int, bytes]) -> None:
+        self.size = size
+        self.data = data
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return bytes of the file, fewer at its end.
+
+        :raises _MissingParts: they were not read.
+        """
+        end = min(offset + length, self.size)
+        if end <= offset:
+            return b""
+        first = self.data.get(0, b"")
+        if end <= len(first):
+            return first[offset:end]
+        numbers = range(offset // _PART, -(-end // _PART))
+        missing = {number for number in numbers if number not in self.data}
+        if missing:
+            raise _MissingParts(missing)
+        start = numbers[0] * _PART
+        return b"".join([self.data[number] for number in numbers])[offset - start : end - start]
+
+
+def _first_parts(size: int) -> set[int]:
+    return set(range(-(-size // _PART) if size <= _WHOLE else _FIRST_PARTS))
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Turn a bound into an error of the input: the hook has no such bound for a whole image.
+
+    :raises InputError: the bound was met.
+    """
+    try:
+        yield
+    except OutOfBounds as error:
+        raise InputError(f"{error.text} | {error.hint}") from error
 
 
 def _kind(member: "tarfile.TarInfo") -> str:
