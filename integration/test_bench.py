@@ -41,6 +41,7 @@ def test_a_short_run_shows_every_table(installed: Installed) -> None:
         "GPUs, not cached",
         "loader cache of the image",
         "loader cache of the host",
+        "names in the library directory of the image",
         "mounts on the host",
     ]
     assert all(

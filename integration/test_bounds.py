@@ -17,6 +17,7 @@ from attacked import LIBS, Case, Outcome, make_tree, runtime_mounts
 from bundles import EVERYTHING, make_bundle
 from harness import Installed
 from nvgraft.system import syscalls
+from nvgraft_specs import names
 from volumes import Entry, Look, endless, listing
 
 pytestmark = pytest.mark.requires("root", "overlayfs", "cgroup-v2", "x86_64")
@@ -38,6 +39,8 @@ os.write(2, f"\\n{usage.ru_utime + usage.ru_stime} {usage.ru_maxrss >> 10}".enco
 sys.exit(os.waitstatus_to_exitcode(status))
 """
 
+#: Without this key, no file system of FUSE is looked at (integration/test_fuse.py).
+ALLOWED = {"nvgraft": "allow-fuse = true"}
 COMPAT = "/usr/local/cuda/compat"
 PROGRAM = "/usr/bin/app"
 _NEEDED_BY_ALL = ("/proc", "/sys", "/dev", "/tmp", "/etc", "/usr", "/usr/bin", "/usr/lib", LIBS)
@@ -130,7 +133,7 @@ def commands(installed: Installed, look: Look, delay: float, seconds: int) -> li
     make_bundle(
         place, *EVERYTHING, files=("x",), process={"env": list(EVERYTHING), "args": [PROGRAM]}
     )
-    (place / "config.toml").write_text(f"[nvgraft]\nimage-seconds = {seconds}\n")
+    (place / "config.toml").write_text(f"[nvgraft]\nallow-fuse = true\nimage-seconds = {seconds}\n")
     volumes.mount(place / "rootfs", look, delay)
     ended = []
     for name in ("plan", "doctor", "prove", "explain"):
@@ -140,6 +143,7 @@ def commands(installed: Installed, look: Look, delay: float, seconds: int) -> li
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=120,
+            env={"PATH": "/usr/bin", names.CONFIG_VARIABLE: f"{place}/config.toml"},
         )
         ended.append(Ended.of(name, done.returncode, done.stdout.decode()))
     return ended
@@ -161,7 +165,7 @@ def test_a_root_file_system_without_end(
         Case(
             mounts=mounts,
             hook=measured(str(installed.hook)),
-            config={"nvgraft": f"image-seconds = {seconds}"},
+            config={"nvgraft": f"allow-fuse = true\nimage-seconds = {seconds}"},
         )
     )
     hook = Ended.of("hook", done.returncode, done.stderr)
@@ -191,7 +195,7 @@ def test_a_volume_without_end_is_not_listed(
         runtime_mounts(rootfs)
         volumes.mount(rootfs / point.lstrip("/"), lambda path: None if path else endless("lib.so."))
 
-    done = attacked(Case(image, mounts=mounts, hook=measured(str(installed.hook))))
+    done = attacked(Case(image, mounts=mounts, hook=measured(str(installed.hook)), config=ALLOWED))
     done.grafted()
     ended = Ended.of("hook", done.returncode, done.stderr)
     ended.within_bounds()
@@ -210,7 +214,7 @@ def test_a_library_directory_on_a_volume_without_end_is_refused(
             lambda path: Entry(content=b"x", size=1) if path else endless(),
         )
 
-    done = attacked(Case(mounts=mounts, hook=measured(str(installed.hook))))
+    done = attacked(Case(mounts=mounts, hook=measured(str(installed.hook)), config=ALLOWED))
     ended = Ended.of("hook", done.returncode, done.stderr)
     ended.within_bounds()
     assert ended.code == 1 and done.mounts == ()

@@ -22,14 +22,15 @@ def load(text: str, names: list[str]) -> Configuration:
 def test_a_long_pattern_is_left_out(part: str) -> None:
     """A pattern longer than any file name is left out, and the rest of the file is read."""
     configuration = load(f"include /etc/{part}\n/usr/lib\n", ["a"])
-    assert (configuration.directories, configuration.complete) == (["/usr/lib"], False)
-    assert load("include /etc/[a-c]*.conf\n", ["a"]).complete
+    assert configuration.directories == ["/usr/lib"]
+    assert configuration.beyond.endswith("one that is no pattern of file names")
+    assert not load("include /etc/[a-c]*.conf\n", ["a"]).beyond
 
 
 def test_comparisons_of_names_are_limited() -> None:
     """The number of names that all includes together are compared with is limited."""
     few = load("include d/*.conf\n" * 3, [f"{number}.conf" for number in range(100)])
-    assert (len(few.files), few.complete) == (101, True)
+    assert (len(few.files), few.beyond) == (101, "")
     many = load("include d/*.x\n" * 50, [f"{number}.conf" for number in range(1000)])
-    assert many.complete is False
+    assert many.beyond == "includes from directories with more than 4096 names"
     assert many._compared == 4096

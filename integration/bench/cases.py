@@ -16,6 +16,7 @@ class Case(NamedTuple):
     :ivar cached: whether there is the inventory of an earlier start.
     :ivar image: a directory that becomes the root file system; empty for a nearly empty one.
     :ivar entries: number of libraries that the image's loader cache names.
+    :ivar names: number of other files in the image's library directory.
     :ivar phases: also measure the phases by clock.
     :ivar calls: also count the system calls by strace.
     """
@@ -27,6 +28,7 @@ class Case(NamedTuple):
     entries: int = 0
     phases: bool = False
     calls: bool = False
+    names: int = 0
 
 
 class Times(NamedTuple):

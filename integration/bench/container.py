@@ -36,6 +36,9 @@ def make_bundle(bundle: str, case: Case) -> None:
         ]
         with open(f"{bundle}/ld.so.cache", "wb") as file:
             file.write(ldcache_writer.cache(rows))
+    if case.names:
+        with open(f"{bundle}/names", "w", encoding="ascii") as file:
+            file.writelines(f"file{number}\n" for number in range(case.names))
 
 
 def _make_cgroup() -> str:
@@ -93,6 +96,14 @@ def mount_rootfs(bundle: str, image: str) -> str:
     if os.path.exists(cache):
         with open(cache, "rb") as source, open(f"{rootfs}/etc/ld.so.cache", "wb") as target:
             target.write(source.read())
+    names = f"{bundle}/names"
+    if os.path.exists(names):
+        with open(names, encoding="ascii") as file:
+            for name in file:
+                os.link(
+                    f"{rootfs}/etc/debian_version",
+                    f"{rootfs}/usr/lib/x86_64-linux-gnu/{name.rstrip()}",
+                )
     return rootfs
 
 

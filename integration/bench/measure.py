@@ -18,9 +18,10 @@ from bench.report import STAND_IN, Curve, Row, Spread, spread
 SIZES = {
     "GPUs": (1, 2, 4, 8, 16, 32, 64),
     "entries": (0, 1_000, 5_000, 10_000, 50_000),
+    "names": (0, 1_000, 5_000, 10_000, 50_000),
     "mounts": (0, 100, 1_000, 3_000),
 }
-QUICK_SIZES = {"GPUs": (1, 2), "entries": (0, 1_000), "mounts": (0, 100)}
+QUICK_SIZES = {"GPUs": (1, 2), "entries": (0, 1_000), "names": (0, 1_000), "mounts": (0, 100)}
 #: Rounds for each point of a curve.
 CURVE_ROUNDS = 11
 
@@ -66,6 +67,7 @@ class Bench:
             *(self._by_gpus(sizes["GPUs"], cached=cached) for cached in (True, False)),
             self._by_entries_of_image(sizes["entries"]),
             self._by_entries_of_host(sizes["entries"]),
+            self._by_names_of_image(sizes["names"]),
             self._by_mounts(sizes["mounts"]),
         ]
         offline = self._offline()
@@ -152,6 +154,13 @@ class Bench:
             for entries in sizes
         ]
         return Curve("loader cache of the host, entries, not cached", points)
+
+    def _by_names_of_image(self, sizes: tuple[int, ...]) -> Curve:
+        cases = [Case(f"{names} names", names=names) for names in sizes]
+        return Curve(
+            "names in the library directory of the image",
+            list(zip(sizes, self._node(2, cases, curve=True)[0], strict=True)),
+        )
 
     def _by_mounts(self, sizes: tuple[int, ...]) -> Curve:
         return Curve(

@@ -34,8 +34,8 @@ _WILD = frozenset("*?[")
 
 
 class Configuration:
-    """The ``directories`` of a configuration, in order; ``complete`` is false when a bound was
-    reached.
+    """The ``directories`` of a configuration, in order. ``beyond`` says which bound was met first,
+    or is "".
 
     :param read: returns a file's text; raises FileNotFoundError, or OSError with EFBIG for more
         than FILE_LIMIT bytes.
@@ -45,18 +45,23 @@ class Configuration:
     def __init__(self, read: Callable[[str], bytes], names: Callable[[str], list[str]]) -> None:
         self.directories: list[str] = []
         self.files: list[str] = []
-        self.complete = True
+        self.beyond = ""
         self._read = read
         self._names = names
         self._patterns = 0
         self._compared = 0
+
+    def _meet(self, bound: str) -> None:
+        self.beyond = self.beyond or bound
 
     def load(self, path: str = PATH, depth: int = 0) -> None:
         """Read the file ``path`` and the files that it includes, each once."""
         if path in self.files:
             return
         if depth > _DEPTH or len(self.files) == _FILES:
-            self.complete = False
+            self._meet(
+                f"more than {_FILES} files, or files included more than {_DEPTH} levels deep"
+            )
             return
         self.files.append(path)
         try:
@@ -66,7 +71,7 @@ class Configuration:
         except OSError as error:
             if error.errno != errno.EFBIG:
                 raise
-            self.complete = False
+            self._meet(f"more than {FILE_LIMIT >> 10} KiB in {path}")
             return
         for line in text.split("\n"):
             words = line.partition("#")[0].strip(_BLANKS)
@@ -75,7 +80,7 @@ class Configuration:
                     self._include(paths.join(paths.dirname(path), pattern), depth)
             elif words.startswith("/") and "\0" not in words:
                 if len(self.directories) == _LINES:
-                    self.complete = False
+                    self._meet(f"more than {_LINES} directories")
                     return
                 self.directories.append(words.rstrip("/") or "/")
 
@@ -86,7 +91,7 @@ class Configuration:
             or "\0" in pattern
             or any(len(part) > _COMPONENT for part in pattern.split("/"))
         ):
-            self.complete = False
+            self._meet(f"more than {_PATTERNS} includes, or one that is no pattern of file names")
             return
         for path in self._matches(pattern):
             self.load(path, depth + 1)
@@ -103,11 +108,12 @@ class Configuration:
                     for name in self._listed(parent or "/")
                     if name_pattern.fits(name)
                 ]
-                self.complete = self.complete and name_pattern.complete
+                if not name_pattern.complete:
+                    self._meet(f"brackets for more than {_CHARACTERS} characters")
             else:
                 matches = [f"{parent}/{part.replace(chr(92), '')}" for parent in matches]
             if len(matches) > _FILES:
-                self.complete = False
+                self._meet(f"an include of more than {_FILES} files")
                 del matches[_FILES:]
         return matches
 
@@ -115,7 +121,7 @@ class Configuration:
         names = sorted(self._names(directory))
         left = _NAMES - self._compared
         if len(names) > left:
-            self.complete = False
+            self._meet(f"includes from directories with more than {_NAMES} names")
             del names[left:]
         self._compared += len(names)
         return names

@@ -27,9 +27,9 @@ MAX_LINKS = 20
 _MAX_LEVELS = 512
 _MAX_PENDING = 4096
 
-#: Names of a directory that are read before they are counted, and of a large one, whose bytes are
-#: counted too: counting the others would only cost time.
-_AT_ONCE, _MANY = 512, 4096
+#: Names of a directory that are read before they are counted, and names of one that is so large
+#: that their bytes are counted too: to count the others would only cost time.
+AT_ONCE, _MANY = 512, 4096
 #: Bytes of a name, on average over all names: a directory of FUSE may have names of 1024.
 _NAME_SIZE = 100
 #: Directories of a bounded tree that are held open.
@@ -321,7 +321,8 @@ class LiveTree(Tree):
         self.statuses: dict[str, os.stat_result | None] = {}
         self._directories: dict[str, int] = {"": root_fd}
         self._nodes: dict[str, Node | None] = {}
-        self._listings: dict[str, dict[str, None]] = {}
+        #: Directory -> its names, sorted and as a set.
+        self._listings: dict[str, tuple[list[str], set[str]]] = {}
         self._facts: dict[tuple[str, bool], ElfFacts] = {}
 
     def close(self) -> None:
@@ -355,7 +356,7 @@ class LiveTree(Tree):
         node = status = None
         listing = self._listings.get(parent)
         missing = parent in self._nodes and self._nodes[parent] is None
-        if missing or (listing is not None and name not in listing):
+        if missing or (listing is not None and name not in listing[1]):
             self.statuses[path] = self._nodes[path] = None
             return None
         try:
@@ -399,8 +400,9 @@ class LiveTree(Tree):
                 return []
             except NotADirectoryError:
                 return []
-            self._listings[path] = dict.fromkeys(sorted(names))
-        return list(self._listings[path])
+            names.sort()
+            self._listings[path] = names, set(names)
+        return list(self._listings[path][0])
 
     def _names_in(self, path: str, place: str) -> list[str]:
         """Return the names in the directory ``place``, and stop at a bound: it may have no end."""
@@ -408,8 +410,8 @@ class LiveTree(Tree):
         names: list[str] = []
         with os.scandir(place) as entries:
             # zip() takes a number first, and so no entry after the last number.
-            while more := [entry.name for _, entry in zip(range(_AT_ONCE), entries)]:  # noqa: B905
-                size = sum(map(len, more)) if len(names) >= _MANY else 0
+            while more := [entry.name for _, entry in zip(range(AT_ONCE), entries)]:  # noqa: B905
+                size = len("".join(more)) if len(names) >= _MANY else 0
                 self.bounds.count_names(f"{self.label}{path}", len(more), size)
                 names += more
         return names

@@ -82,7 +82,7 @@ class ImageTree(Tree):
                 try:
                     for _ in self._add_layer(number):
                         progress.step()
-                    logs.debug("read", layer=name, entries=self._entries)
+                    logs.debug("read", layer=name, files=len(self._nodes))
                 except DAMAGE as error:
                     raise InputError(
                         f"{label}: layer {name}: {str(error).lower()}: the archive is"

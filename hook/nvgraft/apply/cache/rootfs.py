@@ -13,6 +13,7 @@ from nvgraft.apply.descriptors import Unreadable, read_whole, reopen
 from nvgraft.apply.targets import open_in_root
 from nvgraft.base._os import os, stat
 from nvgraft.formats import ld_so_conf
+from nvgraft.formats.tree import AT_ONCE
 from nvgraft.system import syscalls
 
 TYPE_CHECKING = False
@@ -186,16 +187,19 @@ class Rootfs:
 
     def entries(self, directory: int, path: str) -> list[tuple[str, str]]:
         """Return the names in an open directory, each with "file", "link" or "other"."""
-        kinds = []
+        kinds: list[tuple[str, str]] = []
         with os.scandir(directory) as entries:
-            for entry in entries:
-                self.bounds.count_names(path, 1, len(entry.name))
-                if entry.is_symlink():
-                    kind = "link"
-                else:
-                    kind = "file" if entry.is_file(follow_symlinks=False) else "other"
-                kinds.append((entry.name, kind))
+            # zip() takes a number first, and so no entry after the last number.
+            while more := [(entry.name, _kind(entry)) for _, entry in zip(range(AT_ONCE), entries)]:  # noqa: B905
+                self.bounds.count_names(path, len(more), sum(len(name) for name, _ in more))
+                kinds += more
         return kinds
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    if entry.is_symlink():
+        return "link"
+    return "file" if entry.is_file(follow_symlinks=False) else "other"
 
 
 class OpenDirectory:

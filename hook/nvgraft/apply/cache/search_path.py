@@ -65,8 +65,8 @@ class SearchPath:
         except OutOfBounds as error:
             self._beyond.append(f"its ld.so.conf includes {error.excess}")
             rootfs.bounds.next_step()
-        if not configuration.complete:
-            self._beyond.append("its ld.so.conf includes too much")
+        if configuration.beyond:
+            self._beyond.append(f"its ld.so.conf has {configuration.beyond}")
         system = [path.format(f"{machine}-linux-gnu") for path in _SYSTEM_DIRECTORIES]
         try:
             for path in given:
