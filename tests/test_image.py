@@ -27,7 +27,7 @@ from images import (
     write_archive,
     write_directory,
 )
-from nvgraft.formats.elf import Content, read_facts
+from nvgraft.formats.elf import FileContent, read_facts
 from nvgraft.formats.tree import Bounds, Tree
 from nvgraft.plan.actions import Injection
 from nvgraft_cli.case.bundle import open_container
@@ -474,7 +474,7 @@ def test_of_a_large_library_only_parts_are_in_memory(
     largest = 0
     names = {}
 
-    def look(path: str, content: Content) -> None:
+    def look(path: str, content: FileContent) -> None:
         nonlocal largest
         assert isinstance(content, image_tree._Parts)
         largest = max(largest, sum(map(len, content.data.values())))
@@ -493,7 +493,7 @@ def test_tables_that_lead_on_and_on_are_given_up(
     tree = open_image(docker_save(tmp_path / "i.tar", [("x", bytes(4 << 20))])).tree()
     wanted = iter(range(1 << 20, 4 << 20, 1 << 16))
 
-    def look(_path: str, content: Content) -> None:
+    def look(_path: str, content: FileContent) -> None:
         content.read(next(wanted), 10)
 
     with pytest.raises(OSError, match="too far apart"):

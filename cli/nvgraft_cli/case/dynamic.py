@@ -140,7 +140,7 @@ def _recorded(tree: SnapshotTree, path: str) -> Dynamic:
     )
 
 
-def read_file(content: int | elf.Content) -> Dynamic:
+def read_file(content: int | elf.FileContent) -> Dynamic:
     """Return what the loader reads of an open file, or of one in an archive.
 
     :raises BadElf: the loader rejects the file.

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator
 
 from nvgraft.apply.cache.content import CacheContent
 from nvgraft.apply.cache.search_path import HWCAPS, is_library_name
-from nvgraft.formats.elf import MACHINES, Content, Library, read_library
+from nvgraft.formats.elf import MACHINES, FileContent, Library, read_library
 from nvgraft.formats.ldcache import SIZE_LIMIT
 from nvgraft.formats.ldcache_table import Table
 from nvgraft.formats.tree import Bounds, LiveTree, Node, PathError, Tree
@@ -246,7 +246,7 @@ def _read_libraries(tree: Tree, paths: Iterable[str]) -> Iterator[tuple[str, Lib
                 os.close(fd)
 
 
-def _read(content: int | Content) -> Library | None:
+def _read(content: int | FileContent) -> Library | None:
     try:
         return read_library(content, isa_level=True)
     except (ValueError, OSError):

@@ -64,7 +64,7 @@ class _StructFormats:
         self.dynamic = "<qQ" if wide else "<iI"
 
 
-class Content:
+class FileContent:
     """The bytes of a file that is not open, such as one in an archive. ``size`` is its length."""
 
     size: int
@@ -80,7 +80,7 @@ class NoFacts(ValueError):
     """
 
 
-def read_facts(file: int | Content, *, sections: bool = True) -> ElfFacts:
+def read_facts(file: int | FileContent, *, sections: bool = True) -> ElfFacts:
     """Return the facts of an open file, or of one in an archive.
 
     :param sections: false leaves out the ABI tag, the one fact that is in a section.
@@ -123,7 +123,7 @@ class Library(Value):
         self.isa_level = isa_level
 
 
-def read_library(content: int | Content, *, isa_level: bool = False) -> Library:
+def read_library(content: int | FileContent, *, isa_level: bool = False) -> Library:
     """Return the facts of an open file, or of one in an archive, that ldconfig uses.
 
     :param isa_level: also read which x86 ISA level the file needs.
@@ -147,12 +147,12 @@ def read_library(content: int | Content, *, isa_level: bool = False) -> Library:
     )
 
 
-def size_of(content: int | Content) -> int:
+def size_of(content: int | FileContent) -> int:
     """Return the length of an open file, or of one in an archive."""
     return os.fstat(content).st_size if isinstance(content, int) else content.size
 
 
-def read_at(content: int | Content, offset: int, length: int) -> bytes:
+def read_at(content: int | FileContent, offset: int, length: int) -> bytes:
     """Return bytes of an open file, or of one in an archive."""
     if isinstance(content, int):
         return os.pread(content, length, offset)
@@ -162,7 +162,7 @@ def read_at(content: int | Content, offset: int, length: int) -> bytes:
 class File:
     """An ELF file whose tables are read when they are needed."""
 
-    def __init__(self, content: int | Content) -> None:
+    def __init__(self, content: int | FileContent) -> None:
         self._content = content
         self._left = READ_LIMIT
         self._size = size_of(content)

@@ -360,7 +360,7 @@ class ImageTree(Tree):
         self._check_time()
         return file.read(length)
 
-    def visit(self, paths: Iterable[str], look: Callable[[str, elf.Content], None]) -> None:
+    def visit(self, paths: Iterable[str], look: Callable[[str, elf.FileContent], None]) -> None:
         """Call ``look`` with each path and the content of the file, in any order; ``look`` may be
         called again for a large file, with more of it.
 
@@ -405,7 +405,7 @@ class _MissingParts(Exception):
         self.numbers = numbers
 
 
-class _Parts(elf.Content):
+class _Parts(elf.FileContent):
     """A file of which ``data`` has numbered parts. A file that is kept is one part, number 0."""
 
     def __init__(self, size: int, data: dict[int, bytes]) -> None:
