@@ -63,9 +63,9 @@ for line in sys.stdin:
 class Box:
     """A cgroup of our own with one process in it that opens nodes."""
 
-    def __init__(self, version: int, nodes: Path) -> None:
+    def __init__(self, version: int, nodes: Path, parent: Path | None = None) -> None:
         self.version = version
-        self.path = hierarchy(version) / f"nvgraft-test-{os.getpid()}"
+        self.path = (parent or hierarchy(version)) / f"nvgraft-test-{os.getpid()}"
         self.path.mkdir()
         self.fd = os.open(self.path, os.O_RDONLY)
         self.nodes = nodes
@@ -567,3 +567,50 @@ def test_runc_own_rules_are_extended(version: int, nodes: Path, tmp_path: Path) 
         if probe is not None:
             probe.close()
         subprocess.run([*runc, "delete", "--force", name], check=True)
+
+
+def test_a_cgroup_above_that_denies_a_node_is_named(nodes: Path) -> None:
+    """With a program above that denies a node the rules change nothing; a warning says so. With one
+    that allows it there is none.
+    """
+    parent = hierarchy(2) / f"nvgraft-test-parent-{os.getpid()}"
+    parent.mkdir()
+    parent_fd = os.open(parent, os.O_RDONLY)
+    try:
+        attach(parent_fd, bpf.allow_code((ZERO, OTHER)) + DENY_ALL)
+        box = Box(2, nodes, parent)
+        try:
+            box.confine()
+            cgroup = find_cgroup(box.process.pid)
+            assert cgroup.look_above([OTHER]) == []
+            (finding,) = cgroup.look_above([OTHER, NODE])
+            assert finding.id == "cgroup-denies"
+            assert f"denies the device {UNUSED}:{NODE.minor}: " in finding.message
+            undo = UndoLog()
+            cgroup.allow([OTHER, NODE], undo)
+            assert (box.open(OTHER), box.open(NODE)) == (ALLOWED, DENIED)
+            assert undo.run() == []
+            cgroup.close()
+        finally:
+            box.close()
+    finally:
+        os.close(parent_fd)
+        parent.rmdir()
+
+
+def test_a_parent_of_v1_refuses_the_rule(nodes: Path) -> None:
+    """In cgroup v1 the kernel accepts no rule that the parent lacks, and the refusal says so."""
+    parent = hierarchy(1) / f"nvgraft-test-parent-{os.getpid()}"
+    parent.mkdir()
+    (parent / "devices.deny").write_text("a")
+    (parent / "devices.allow").write_text("c 1:5 rwm")
+    try:
+        box = Box(1, nodes, parent)
+        try:
+            with pytest.raises(Refusal, match="operation not permitted") as refusal:
+                find_cgroup(box.process.pid).allow([NODE], UndoLog())
+            assert "the parent cgroup allows less than this" in refusal.value.hint
+        finally:
+            box.close()
+    finally:
+        parent.rmdir()

@@ -326,3 +326,59 @@ cat /run/out*; ls /run/nvgraft/lock; [ -z "$failed" ]
     assert done.stdout.rstrip().splitlines()[-1].startswith("\t"), (
         "the last line names a lock file that is left"
     )
+
+
+@pytest.mark.requires("cgroup-v2")
+def test_a_denying_cgroup_above_is_a_warning(bundle: Bundle) -> None:
+    """Where a cgroup above the container's denies the GPU, the container starts, and a warning that
+    is kept says why nothing works.
+    """
+    # if major == 195: deny
+    program = (
+        "<BBhi",
+        0x61,
+        0x14,
+        4,
+        0,
+        0xB7,
+        0,
+        0,
+        1,
+        0x55,
+        4,
+        1,
+        195,
+        0xB7,
+        0,
+        0,
+        0,
+        0x95,
+        0,
+        0,
+        0,
+    )
+    parent = f"/sys/fs/cgroup/{bundle.name}-parent"
+    attach = (
+        f"import os, struct, sys; sys.path.append({str(bundle.installed.library)!r})\n"
+        "from nvgraft.apply import bpf\n"
+        "from nvgraft.system import syscalls\n"
+        f"code = struct.pack('<' + 'BBhi' * 5, *{program[1:]!r})\n"
+        f"fd = os.open({parent!r}, os.O_RDONLY)\n"
+        "syscalls.bpf(8, bpf._attributes('=IIII', fd, bpf.load(code), 6, 2))\n"
+    )
+    bundle.set_program("(: < /dev/nvidiactl) 2>&1; echo started")
+
+    def change(config: dict[str, Any]) -> None:
+        config["linux"]["cgroupsPath"] = f"/{bundle.name}-parent/container"
+
+    bundle.edit(change)
+    script = bundle.path / "attach.py"
+    script.write_text(attach)
+    run = f"runc --root /run/runc-test run --bundle {bundle.path} {bundle.name}"
+    said = f"{bundle.installed.cli} last-error"
+    commands = f"{CGROUPS['v2'].values[0]} && mkdir {parent} && /usr/bin/python3 {script} && {run}; {said}; rmdir {parent}"
+    done = bundle.on_host(commands)
+    assert "started\n" in done.stdout, done.stdout + done.stderr
+    assert "Operation not permitted" in done.stdout
+    warning = f"warning: a cgroup above {parent}/container denies the device 195:255"
+    assert warning in done.stdout

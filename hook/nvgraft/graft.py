@@ -165,7 +165,7 @@ def _apply(
         shunning=bool(container.shunned),
     )
     changed = apply_plan(plan, container, cache)
-    _tell((*plan.findings, *cache.findings), log, warn)
+    _tell((*plan.findings, *container.findings, *cache.findings), log, warn)
     return changed
 
 

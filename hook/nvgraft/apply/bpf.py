@@ -27,6 +27,7 @@ _PROG_LOAD, _PROG_ATTACH, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD, _PROG_QUERY =
 _PROG_TYPE_CGROUP_DEVICE = 15
 _CGROUP_DEVICE = 6
 _F_ALLOW_MULTI, _F_REPLACE = 2, 4
+_F_QUERY_EFFECTIVE = 1
 
 #: Larger than the part of ``union bpf_attr`` that is used here. Kernels that know fewer fields
 #: accept the rest as long as it is zero.
@@ -62,15 +63,17 @@ def _attributes(layout: str, *values: int) -> bytearray:
     return bytearray(struct.pack(layout, *values).ljust(_ATTR_SIZE, b"\0"))
 
 
-def query(cgroup_fd: int) -> tuple[int, tuple[int, ...]]:
+def query(cgroup_fd: int, *, effective: bool = False) -> tuple[int, tuple[int, ...]]:
     """Return the attach flags of the device programs on the cgroup itself, and their ids.
 
+    :param effective: return the ids of the cgroups above it, too: all of them decide.
     :raises ProgramError: when the kernel refuses to list them.
     """
     room = 64
+    how = _F_QUERY_EFFECTIVE if effective else 0
     for _ in range(_QUERY_TRIES):
         ids = bytearray(4 * room)
-        attributes = _attributes("=IIIIQI", cgroup_fd, _CGROUP_DEVICE, 0, 0, address(ids), room)
+        attributes = _attributes("=IIIIQI", cgroup_fd, _CGROUP_DEVICE, how, 0, address(ids), room)
         try:
             syscalls.bpf(_PROG_QUERY, attributes)
         except OSError as error:

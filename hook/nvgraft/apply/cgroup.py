@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from nvgraft.apply.undo import UndoLog
+    from nvgraft.base.finding import Finding
 
 #: The fix to name when the device cgroup cannot or must not be changed.
 NO_CGROUPS = (
@@ -179,6 +180,26 @@ class DeviceCgroup:
         reused.
         """
         return journal.JournalEntry("devices", self.path, str(os.fstat(self._fd).st_ino))
+
+    def look_above(self, rules: Sequence[AllowDevice]) -> list[Finding]:
+        """Return a warning if the cgroups above this one deny nodes of ``rules``, or may.
+
+        Their rules are never changed, since they hold for others too. In cgroup v1 the kernel
+        accepts no rule beyond those of the parent, which :meth:`allow` refuses then. Call this in
+        the host's mount namespace.
+        """
+        if self.version == 1:
+            return []
+        try:
+            effective = bpf.query(self._fd, effective=True)[1]
+            above = set(effective).difference(bpf.query(self._fd)[1] if effective else ())
+        except bpf.ProgramError:
+            return []  # allow() has the same error, and refuses
+        if not above:
+            return []
+        from nvgraft.apply.bpf_verdict import look_at
+
+        return look_at(sorted(above), rules, self.path)
 
     def allow(self, rules: Sequence[AllowDevice], undo: UndoLog) -> None:
         """Allow the container the nodes of ``rules`` in one step, and register the way back in

@@ -49,7 +49,8 @@ def apply_plan(plan: Plan, container: Container, cache: LoaderCacheStep) -> bool
 
     This process stays in the container's mount namespace afterwards.
 
-    :param cache: the way to write the loader cache. Its ``findings`` are complete afterwards.
+    :param cache: the way to write the loader cache. Its ``findings`` are complete afterwards, as
+        are those of ``container``.
     :raises Refusal: with everything undone.
     :raises UndoFailed: when the undo failed too; it names what is left behind.
     """
@@ -123,6 +124,7 @@ def _carry_out(
     if rules:
         devices = cgroup.find_cgroup(container.pid)
         to_close.append(devices.close)
+        container.findings += devices.look_above(rules)
     updates = [action for action in plan.actions if isinstance(action, UpdateLoaderCache)]
     if updates:
         to_close.append(cache.close)

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
+    from nvgraft.base.finding import Finding
+
     T = TypeVar("T")
 
 _STATX_ATTR_MOUNT_ROOT = 0x2000
@@ -71,6 +73,8 @@ class Container:
         #: Whether this is a bare container; known once the mounts are read.
         self.bare = False
         self.bounds = Bounds()
+        #: What is noticed about the container while the plan is applied.
+        self.findings: list[Finding] = []
         #: The FUSE mounts of the container's mount namespace.
         self.fuse: list[FuseMount] = []
         #: The mount points of those FUSE volumes, as the container sees them, that must not be
