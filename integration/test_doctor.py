@@ -1,11 +1,13 @@
 """``nvgraft doctor`` on the node itself, in situations that users have reported."""
 
 import json
+import os
 import subprocess
 from typing import Any
 
 import pytest
 
+from cgroups import FILTER, attach, hierarchy
 from harness import Installed
 
 pytestmark = pytest.mark.requires("root", "cgroup-v1", "cgroup-v2")
@@ -85,3 +87,28 @@ def test_only_root_can_check_device_programs(installed: Installed) -> None:
     result = doctor(installed, *wrapper, without="cgroup")["device-filter"]
     assert result["status"] == "not-checked"
     assert "only root can find out" in result["lacking"]
+
+
+#: Runs a command in the cgroup $0, as in a container whose cgroup it is.
+_INSIDE = """\
+echo $$ > "$0/cgroup.procs" && exec unshare --cgroup --mount sh -c '
+umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && exec "$@"' sh "$@"
+"""
+
+
+def test_a_container_without_the_gpu(installed: Installed) -> None:
+    """In a container whose own device programs deny the GPU, a warning says that no container in it
+    gets more.
+    """
+    path = hierarchy(2) / f"nvgraft-doctor-{os.getpid()}"
+    path.mkdir()
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        attach(fd, FILTER)
+        results = doctor(installed, "sh", "-c", _INSIDE, str(path))
+        (finding,) = results["device-filter"]["findings"]
+        assert finding["level"] == "warning"
+        assert finding["message"].startswith("a cgroup above /sys/fs/cgroup/container denies the")
+    finally:
+        os.close(fd)
+        path.rmdir()

@@ -6,6 +6,7 @@ The docstring of each check names the threads that reported the failure.
 import re
 from collections.abc import Iterator
 
+from nvgraft.apply.bpf_verdict import ABOVE
 from nvgraft.apply.cgroup import NO_CGROUPS
 from nvgraft.base.errors import Refusal
 from nvgraft_cli.doctor.machine import Machine
@@ -100,6 +101,14 @@ def device_filter(patient: Patient) -> Iterator[Diagnosis]:
     if version == 2 and machine.filter_error:
         yield Diagnosis(
             f"failed to add device rules: {machine.filter_error}", _cause(machine), _fix(patient)
+        )
+    elif version == 2 and machine.denied:
+        yield Diagnosis(
+            machine.denied,
+            "the device programs of all cgroups above a container's have to allow an access as"
+            " well, and a hook does not change them; perhaps this is a container itself",
+            ABOVE,
+            "warning",
         )
     elif machine.in_user_namespace:
         operation = f"{mount.point}: devices.allow" if version == 1 else "bpf()"

@@ -10,6 +10,7 @@ import shutil
 from dataclasses import dataclass, replace
 
 from nvgraft.apply import bpf
+from nvgraft.apply.bpf_verdict import look_at
 from nvgraft.apply.cgroup import choose, device_mounts, open_mounts
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import open_file, read_fd, reason
@@ -43,6 +44,8 @@ class Machine:
         net.core.bpf_jit_harden is 2).
     :ivar filter_error: the error of listing and loading device programs as the engine does it, ""
         where both succeed; None where it was not tried: cgroup v1, or a caller who is not root.
+    :ivar denied: what the device programs of the cgroups above all containers of this node deny, in
+        the hook's words; "" where they deny nothing, or were not asked.
     """
 
     root: str = ""
@@ -53,6 +56,7 @@ class Machine:
     in_user_namespace: bool = False
     jit_hardened: bool = False
     filter_error: str | None = None
+    denied: str = ""
 
     def device_cgroup(self) -> tuple[int, Mount]:
         """Return the version and the mount of the cgroups that decide about a container's devices.
@@ -133,7 +137,8 @@ def probe() -> Machine:
     machine = Machine(
         "", mounts, mounts_error, uid, privilege_error, userns.inside(), _jit_hardened()
     )
-    return replace(machine, filter_error=_try_filter(machine))
+    machine = replace(machine, filter_error=_try_filter(machine))
+    return replace(machine, denied=_look_above(machine)) if machine.filter_error == "" else machine
 
 
 def _jit_hardened() -> bool:
@@ -142,6 +147,24 @@ def _jit_hardened() -> bool:
             return file.read().strip() == "2"
     except OSError:
         return False  # not every user may read it, and not every kernel has it
+
+
+def _look_above(machine: Machine) -> str:
+    """Return what the device programs deny that decide about every container of this node.
+
+    On the node itself there are none. In a container they are its own.
+    """
+    point = machine.device_cgroup()[1].point
+    try:
+        fd = os.open(point, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            programs = bpf.query(fd, effective=True)[1]
+        finally:
+            os.close(fd)
+    except (OSError, bpf.ProgramError):
+        return ""
+    found = look_at(programs, (_NVIDIACTL,), point + _CONTAINER_CGROUP)
+    return found[0].message if found else ""
 
 
 def _try_filter(machine: Machine) -> str | None:

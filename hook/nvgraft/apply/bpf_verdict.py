@@ -38,6 +38,13 @@ _DEV_CHAR = 2
 _ACCESS = {"r": 2, "w": 4}
 
 
+#: The fix for cgroups that deny the GPU.
+ABOVE = (
+    "allow the GPU's device numbers in the cgroups above it; a container in a container gets only"
+    " what the outer one has, so start that with the GPU"
+)
+
+
 class Unknown(Exception):
     """The program has an instruction that is not evaluated here."""
 
@@ -56,10 +63,6 @@ def look_at(programs: Sequence[int], rules: Sequence[AllowDevice], path: str) ->
                     denied[f"{rule.major}:{rule.minor}"] = None
         except (Unknown, bpf.ProgramError):
             unknown.append(str(program))
-    hint = (
-        "allow the GPU's device numbers in the cgroups above it; a container in a container gets"
-        " only what the outer one has, so start that with the GPU"
-    )
     if denied:
         names = list(denied)
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -67,13 +70,13 @@ def look_at(programs: Sequence[int], rules: Sequence[AllowDevice], path: str) ->
             f"a cgroup above {path} denies the device {names[0]}{more}: programs in the container"
             " cannot open it"
         )
-        return [Finding("cgroup-denies", "warning", message, hint)]
+        return [Finding("cgroup-denies", "warning", message, ABOVE)]
     if unknown:
         message = (
             f"a cgroup above {path} has device programs that cannot be evaluated"
             f" ({', '.join(unknown)}): they may deny the GPU"
         )
-        return [Finding("cgroup-denies", "warning", message, hint)]
+        return [Finding("cgroup-denies", "warning", message, ABOVE)]
     return []
 
 
