@@ -411,7 +411,7 @@ def test_a_document_of_200_mb_is_one_line(tmp_path: Path, capsys: Captured) -> N
 def test_a_host_needs_a_container(capsys: Captured) -> None:
     """A host without --bundle is an input error, and so is a device that a specification lacks."""
     assert main(["diff", "eks-t4", "mig-h100"]) == 2
-    assert "name the container with --bundle PATH" in capsys.readouterr().err
+    assert "name the container with --container PATH" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"no device 9 \| pass --device one of 0, GPU-"):
         read_side(str(REFERENCE / "cdi/al460.json"), Context(None, (), None, "9"))
 

@@ -921,7 +921,7 @@ def test_a_host_alone_is_checked(tmp_path: Path, capsys: Captured) -> None:
     assert main(["doctor", "--host", str(tmp_path / "h.json"), "--format", "json"]) == 0
     results = {result["id"]: result for result in read_document(capsys.readouterr().out)["results"]}
     assert results["driver-library-mismatch"]["status"] == "ok"
-    assert results["loader-missing"]["lacking"] == "no container was given (--bundle)"
+    assert results["loader-missing"]["lacking"] == "no container was given (--container)"
 
 
 def test_a_config_json_alone_is_checked_as_far_as_it_goes(setup: Setup, capsys: Captured) -> None:

@@ -172,7 +172,11 @@ def test_a_refused_plan_says_what_a_person_reads(tmp_path: Path, capsys: Capture
             "cannot be read",
             "pass the path of a readable file",
         ),
-        (("doctor", "--bundle", "{missing}", "--host", "eks-t4"), "no such file", "--bundle must"),
+        (
+            ("doctor", "--bundle", "{missing}", "--host", "eks-t4"),
+            "no such file",
+            "--container must",
+        ),
         (("why", "x", "--host", "eks-t4", "--config", "{missing}"), "no such file", "-config"),
     ],
 )

@@ -27,7 +27,7 @@ def test_help_lists_the_commands(capsys: Captured) -> None:
         main(["--help"])
     assert caught.value.code == 0
     out = capsys.readouterr().out
-    assert "nvgraft plan --bundle ./bundle --host runfile-a10x2" in out
+    assert "nvgraft plan --container ./bundle --host runfile-a10x2" in out
     for name in ("plan", "simulate"):
         assert f"\n  {name} " in out
 

@@ -119,7 +119,21 @@ def test_commands_stand_in_groups(capsys: Captured) -> None:
                 " | `nvgraft help` lists the commands"
             ),
         ),
-        (("--zzz", "plan"), "nvgraft", "nvgraft: error: unknown option --zzz"),
+        (
+            ("--host", "eks-t4", "plan"),
+            "nvgraft",
+            "nvgraft: error: unknown option --host | write the options of a command after its name",
+        ),
+        (
+            ("matrix", "eks-t4", "--containers", "b", "--jobs", "0"),
+            "nvgraft matrix",
+            "nvgraft matrix: error: argument --jobs: '0' is not a number from 1 up",
+        ),
+        (
+            ("watch", "--check", "often"),
+            "nvgraft watch",
+            "nvgraft watch: error: argument --check: 'often' is not a number of seconds | write 10 or 0.5",
+        ),
         (
             (),
             "nvgraft",
@@ -175,3 +189,10 @@ def test_options_of_every_command_stand_before_and_after_it() -> None:
     for command in parsers(parser):
         titles = [group.title for group in command._action_groups]
         assert titles.count(EVERYWHERE) == 1
+
+
+def test_the_usage_has_the_options_of_the_command_alone() -> None:
+    """A usage leaves out the options of every command, which the help lists once below."""
+    for parser in parsers(whole_program()):
+        assert "--debug" not in parser.format_usage(), parser.prog
+        assert parser.format_help().count("\n  --debug ") == 1, parser.prog

@@ -130,7 +130,7 @@ def test_help_has_an_example(capsys: Captured) -> None:
         main(["plan", "--help"])
     assert caught.value.code == 0
     out = capsys.readouterr().out
-    assert "nvgraft plan --bundle /run/bundles/web --host eks-t4" in out
+    assert "nvgraft plan --container /run/bundles/web --host eks-t4" in out
     assert "exit code: 0" in out
 
 

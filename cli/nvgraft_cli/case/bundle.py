@@ -266,7 +266,7 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
             )
         if not configured:
             raise InputError(
-                f"{path}: has neither a config.json nor a root file system: --bundle must"
+                f"{path}: has neither a config.json nor a root file system: --container must"
                 f" name {_WHAT}"
             )
         directory = os.path.abspath(path)
@@ -296,7 +296,7 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
         logs.debug("opened", container=path, kind="config.json alone")
         return _config_alone(path, env)
     cause = "neither a file nor a directory" if os.path.exists(path) else _missing(path)
-    raise InputError(f"{path}: {cause}: --bundle must name {_WHAT}")
+    raise InputError(f"{path}: {cause}: --container must name {_WHAT}")
 
 
 def _has_config(directory: str) -> bool:

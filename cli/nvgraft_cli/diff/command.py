@@ -9,12 +9,12 @@ from nvgraft_cli.shell.output import print_document
 
 _EXAMPLES = """\
 examples:
-  nvgraft diff eks-t4 runfile-a10x2 --bundle ./web
+  nvgraft diff eks-t4 runfile-a10x2 --container ./web
   nvgraft diff plan.json pid:4711
   nvgraft diff plan.json /etc/cdi/nvidia.yaml --format markdown
 
-Each side is a plan, a host snapshot or gallery host (with --bundle), a CDI specification (JSON or
-YAML), a recorded /proc/PID/mountinfo, a live container (pid:NUMBER), or a debug log of
+Each side is a plan, a host snapshot or gallery host (with --container), a CDI specification (JSON
+or YAML), a recorded /proc/PID/mountinfo, a live container (pid:NUMBER), or a debug log of
 nvidia-container-cli.
 
 exit code: 0 equal, 1 different, 2 trouble"""

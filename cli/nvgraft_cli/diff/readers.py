@@ -115,7 +115,7 @@ def _snapshot(name: str, context: Context) -> Side:
     if context.bundle is None:
         raise InputError(
             f"{name}: a host without a container has no plan | name the container with "
-            "--bundle PATH"
+            "--container PATH"
         )
     host = open_host(name, context.config)
     try:

@@ -19,8 +19,8 @@ _SCHEMA = "nvgraft.doctor/1"
 _EXAMPLES = """\
 examples:
   nvgraft doctor                                    this node
-  nvgraft doctor --bundle ./web --host node17.json
-  nvgraft doctor --bundle image.tar --env NVIDIA_VISIBLE_DEVICES=all --host eks-t4
+  nvgraft doctor --container ./web --host node17.json
+  nvgraft doctor --container image.tar --env NVIDIA_VISIBLE_DEVICES=all --host eks-t4
   nvgraft doctor --host eks-t4 --cdi /etc/cdi/nvidia.yaml
 
 The id of each problem is the name of its section in docs/failures.md. Checks that could not be made

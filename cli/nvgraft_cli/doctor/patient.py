@@ -73,7 +73,7 @@ class Patient:
     def container(self) -> ContainerSide:
         """The container."""
         if self._container is None:
-            raise NotChecked("no container was given (--bundle)")
+            raise NotChecked("no container was given (--container)")
         return self._container
 
     @property

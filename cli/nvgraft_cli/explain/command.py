@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  nvgraft explain --bundle ./web --host eks-t4
-  nvgraft explain --bundle image.tar --env NVIDIA_VISIBLE_DEVICES=all --host node17.json | less
-  nvgraft explain --bundle ./web --host eks-t4 --html story.html
+  nvgraft explain --container ./web --host eks-t4
+  nvgraft explain --container image.tar --env NVIDIA_VISIBLE_DEVICES=all --host node17.json | less
+  nvgraft explain --container ./web --host eks-t4 --html story.html
 
 exit code: 0 the container gets the driver, or the hook does nothing; 1 the hook would refuse;
 2 bad usage or input"""

@@ -10,8 +10,8 @@ from nvgraft_cli.shell.output import print_document
 
 _EXAMPLES = """\
 examples:
-  nvgraft matrix eks-t4 mig-h100 --bundles ./web ./training
-  nvgraft matrix fleet/ --bundles bundles/ --format csv > matrix.csv
+  nvgraft matrix eks-t4 mig-h100 --containers ./web ./training
+  nvgraft matrix fleet/ --containers bundles/ --format csv > matrix.csv
 
 exit code: 0 every container runs or asks for no GPU on every host, 1 some are refused,
 2 bad usage or input"""
@@ -54,10 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

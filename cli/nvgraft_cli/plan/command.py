@@ -14,8 +14,8 @@ from nvgraft_cli.shell.arguments import add_answer, add_case
 
 _EXAMPLES = """\
 examples:
-  nvgraft plan --bundle /run/bundles/web --host eks-t4
-  nvgraft plan --bundle image.tar --env NVIDIA_VISIBLE_DEVICES=all --host eks-t4
+  nvgraft plan --container /run/bundles/web --host eks-t4
+  nvgraft plan --container image.tar --env NVIDIA_VISIBLE_DEVICES=all --host eks-t4
   nvgraft plan --host node17.json --format json | jq '.actions[] | select(.op == "mount") | .target'
 
 exit code: 0 planned, or nothing to do; 1 the hook would refuse, with its error on stderr;

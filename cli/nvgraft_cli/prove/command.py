@@ -14,8 +14,8 @@ _SCHEMA = "nvgraft.prove/1"
 
 _EXAMPLES = """\
 examples:
-  nvgraft prove --bundle ./web --host node17.json
-  nvgraft prove /usr/bin/nvidia-smi --bundle image.tar --host eks-t4
+  nvgraft prove --container ./web --host node17.json
+  nvgraft prove /usr/bin/nvidia-smi --container image.tar --host eks-t4
 
 A library is opened as by dlopen() in the container's program. Missing symbols are not found.
 
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         if not container.rootfs_known:
             raise InputError(
                 f"{args.container}: a config.json alone does not show the files to load | pass "
-                "--bundle the bundle, its root file system or an image"
+                "--container the bundle, its root file system or an image"
             )
         case = Case(open_host(args.host, args.config), container, args.mode)
         plan, refusal = case.outcome

@@ -12,6 +12,7 @@ import re
 import sys
 from functools import partial
 from importlib import import_module
+from itertools import takewhile
 
 from nvgraft import __version__
 from nvgraft.base.errors import printable
@@ -20,7 +21,7 @@ from nvgraft_cli.shell.commands import GROUPS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any, NoReturn
 
 _DESCRIPTION = "Graft a host's NVIDIA driver onto a container, or predict what that will do."
@@ -28,7 +29,10 @@ _DESCRIPTION = "Graft a host's NVIDIA driver onto a container, or predict what t
 _EXAMPLES = """\
 examples:
   nvgraft simulate --list
-  nvgraft plan --bundle ./bundle --host runfile-a10x2"""
+  nvgraft plan --container ./bundle --host runfile-a10x2"""
+
+#: How much alike a wrong word and the nearest right one are at least, from 0 to 1.
+_LIKE = 0.7
 
 #: Columns of help texts: at most, and at least.
 _WIDEST, _NARROWEST = 100, 40
@@ -52,6 +56,19 @@ class _CommandHelp(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
         # With a width argparse does not import shutil, which takes longer than parsing.
         super().__init__(prog, width=width() - 2)
+
+    #: Actions that the usage leaves out: the options of every command have a section of their own.
+    everywhere: frozenset[argparse.Action] = frozenset()
+
+    def add_usage(
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: Iterable[argparse._MutuallyExclusiveGroup],
+        prefix: str | None = None,
+    ) -> None:
+        own = [action for action in actions if action not in self.everywhere]
+        super().add_usage(usage, own, groups, prefix)
 
     def _format_usage(self, *args: Any, **kwargs: Any) -> str:
         usage = super()._format_usage(*args, **kwargs)
@@ -83,6 +100,8 @@ def wrap(block: str, width: int, indent: str = "", later: str | None = None) -> 
     :param indent: what each line begins with.
     :param later: what each line after the first begins with, if that differs.
     """
+    if len(indent + block) <= width and not re.search(r"\s\s|^\s|\n", block):
+        return indent + block
     import textwrap
 
     if "\n  " in block:  # examples: their lines can be copied to a shell
@@ -127,10 +146,27 @@ class CommandParser(argparse.ArgumentParser):
         self.fill()
         parsed, rest = super().parse_known_args(args, namespace)
         if rest:
-            self.error(self._unknown(rest[0]))
+            self.error(self.unknown(rest[0]))
         return parsed, rest
 
-    def _unknown(self, word: str) -> str:
+    def _get_formatter(self) -> argparse.HelpFormatter:
+        formatter = super()._get_formatter()
+        if isinstance(formatter, _CommandHelp):
+            formatter.everywhere = frozenset(
+                action
+                for group in self._action_groups
+                if group.title == arguments.EVERYWHERE
+                for action in group._group_actions
+            )
+        return formatter
+
+    def knows(self, word: str) -> bool:
+        """Tell whether ``word`` is an option of this parser, or the beginning of one."""
+        name = word.partition("=")[0]
+        return any(option.startswith(name) for option in self._option_string_actions)
+
+    def unknown(self, word: str) -> str:
+        """Return what is wrong with an argument that no parser takes."""
         if not word.startswith("-") or word == "-":
             return f"unexpected argument {word!r}"
         name = word.partition("=")[0]
@@ -169,7 +205,7 @@ def nearest(word: str, names: Sequence[str]) -> str:
     """Return "; did you mean NAME?" for the name most like ``word``, or nothing."""
     import difflib
 
-    found = difflib.get_close_matches(word, names, 1)
+    found = difflib.get_close_matches(word, names, 1, _LIKE)
     return f"; did you mean {found[0]}?" if found else ""
 
 
@@ -221,6 +257,9 @@ def program() -> CommandParser:
 def parse(words: list[str]) -> argparse.Namespace:
     """Parse a command line of ``nvgraft``; a wrong one ends the program with exit code 2."""
     parser = program()
+    for word in takewhile(lambda word: word.startswith("-"), words):
+        if not parser.knows(word):
+            parser.error(f"{parser.unknown(word)} | write the options of a command after its name")
     args = parser.parse_args(words)
     if args.subcommand is None:
         parser.error("there is no command | `nvgraft help` lists the commands")

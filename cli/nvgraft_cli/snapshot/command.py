@@ -12,7 +12,7 @@ _EXAMPLES = """\
 examples:
   nvgraft snapshot -o node17.json
   nvgraft snapshot --root ./driver-550-unpacked --gpus node17.json -o node17-550.json
-  nvgraft diff node17.json node17-550.json --bundle ./web
+  nvgraft diff node17.json node17-550.json --container ./web
 
 The document has names, types, owners, modes and sizes of the driver's files, ELF facts, GPUs with
 their identifiers, and the driver's text files under /proc. It has no environment, no processes

@@ -11,8 +11,8 @@ _SCHEMA = "nvgraft.why/1"
 
 _EXAMPLES = """\
 examples:
-  nvgraft why nvidia-smi --bundle ./web --host eks-t4
-  nvgraft why libnvidia-encode.so.1 /dev/nvidia1 graphics --bundle image.tar --host node17.json
+  nvgraft why nvidia-smi --container ./web --host eks-t4
+  nvgraft why libnvidia-encode.so.1 /dev/nvidia1 graphics --container image.tar --host node17.json
 
 exit code: 0 all of WHAT is in the container, 1 something is not, 2 bad usage or input"""
 
