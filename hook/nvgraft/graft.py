@@ -100,7 +100,9 @@ def graft(job: Job, config: Config, log: DebugLog, warn: Callable[[str], None]) 
     _load_the_rest()
     log.note(f"inventory: {host.origin}")
     if job.pid is None or pidfd is None:
-        container = containers.open_standalone(job.rootfs)
+        from nvgraft.container.unprepared import open_standalone
+
+        container = open_standalone(job.rootfs)
     else:
         container = containers.open_container(
             job.pid, pidfd, job.rootfs, by_its_starter=job.by_its_starter

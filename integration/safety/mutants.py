@@ -393,7 +393,7 @@ MUTANTS = (
     ),
     _mutant(
         "R12: the host's root",
-        "_check_no_host_root",
+        "check_no_host_root",
         "is_host_root(container.rootfs_fd)",
         "False",
         "test_the_host_s_root_by_another_name_is_refused",
@@ -401,13 +401,13 @@ MUTANTS = (
     _mutant(
         "R12: any directory",
         "open_container",
-        "not syscalls.mount_attributes(rootfs_fd) & _STATX_ATTR_MOUNT_ROOT",
-        "False",
+        "syscalls.mount_attributes(rootfs_fd) & _STATX_ATTR_MOUNT_ROOT",
+        "True",
         "test_a_rootfs_that_is_no_mount_point_is_refused",
     ),
     _mutant(
         "R12: a directory without mounts for a process that somebody else has started",
-        "_has_same_starter",
+        "has_same_starter",
         "return ancestor > 1",
         "return True",
         "tests/test_container.py",

@@ -21,7 +21,7 @@ from nvgraft.base._os import os
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import read_text, reason
 from nvgraft.formats.tree import Bounds
-from nvgraft.system import privileges, syscalls, userns
+from nvgraft.system import privileges, syscalls
 from nvgraft.system.mountinfo import (
     FuseMount,
     Mount,
@@ -29,7 +29,6 @@ from nvgraft.system.mountinfo import (
     fuse_mounts,
     keeps_deleted_files,
 )
-from nvgraft.system.trusted import Untrusted, open_trusted_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -272,9 +271,9 @@ def open_container(pid: int, pidfd: int, rootfs: str, *, by_its_starter: bool = 
             " over the host",
         )
     gone = f"process {pid} has ended, or the hook does not run as root"
-    owner = _step(f"stat failed: /proc/{pid}", gone, lambda: os.stat(f"/proc/{pid}"))
+    owner = step(f"stat failed: /proc/{pid}", gone, lambda: os.stat(f"/proc/{pid}"))
     flags = os.O_PATH | os.O_DIRECTORY
-    root_fd = _step(
+    root_fd = step(
         f"open failed: /proc/{pid}/root",
         gone,
         lambda: os.open(f"/proc/{pid}/root", flags | os.O_CLOEXEC),
@@ -285,10 +284,14 @@ def open_container(pid: int, pidfd: int, rootfs: str, *, by_its_starter: bool = 
             container = Container(
                 pid, pidfd, rootfs.rstrip("/"), rootfs_fd, owner.st_uid, owner.st_gid
             )
-            container.by_its_starter = by_its_starter and _has_same_starter(pid)
-            _check_no_host_root(container)
-            if not syscalls.mount_attributes(rootfs_fd) & _STATX_ATTR_MOUNT_ROOT:
-                _check_no_mount_point(container, root_fd)
+            check_no_host_root(container)
+            mounted = syscalls.mount_attributes(rootfs_fd) & _STATX_ATTR_MOUNT_ROOT
+            if by_its_starter or not mounted:
+                from nvgraft.container.unprepared import check_no_mount_point, has_same_starter
+
+                container.by_its_starter = by_its_starter and has_same_starter(pid)
+                if not mounted:
+                    check_no_mount_point(container, root_fd)
         except BaseException:
             syscalls.close(rootfs_fd)
             raise
@@ -301,7 +304,7 @@ def _open_rootfs(pid: int, root_fd: int, rootfs: str) -> int:
     """Open ``rootfs`` from the root of the mount namespace of ``pid``."""
     resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
     try:
-        return _step(
+        return step(
             f"open failed: {rootfs}",
             "set root.path in config.json to the container's rootfs",
             lambda: syscalls.openat2(root_fd, rootfs, os.O_PATH | os.O_DIRECTORY, resolve),
@@ -317,74 +320,6 @@ def _open_rootfs(pid: int, root_fd: int, rootfs: str) -> int:
             " runsc --nvproxy and name the hook nvidia-container-runtime-hook"
         )
         raise Refusal(refusal.stage, refusal.text, hint) from cause
-
-
-def _has_same_starter(pid: int) -> bool:
-    """Tell whether ``pid`` is a child of this process, or of one that has started this process,
-    maybe through others.
-
-    Init is only accepted as a direct parent: it adopts processes that it has not started.
-    """
-    starter = _parent(pid)
-    ancestor = os.getppid()
-    if starter and starter in {os.getpid(), ancestor}:
-        return True
-    while ancestor > 1 and ancestor != starter:
-        ancestor = _parent(ancestor)
-    return ancestor > 1
-
-
-def _parent(pid: int) -> int:
-    """Return the parent of ``pid``. It is 0 when ``pid`` has ended or the parent is in another pid
-    namespace.
-    """
-    try:
-        text = read_text(f"/proc/{pid}/stat")
-    except OSError:
-        return 0
-    # The name before the state may have any characters.
-    return int(text.rpartition(")")[2].split()[1])
-
-
-def open_standalone(rootfs: str) -> Container:
-    """Open the directory ``rootfs`` of this mount namespace, on whose /proc a procfs must be
-    mounted.
-
-    As in the reference (reference behaviour 4.5), the container's process is this process's parent,
-    and its owner owns everything that is made.
-
-    :raises Refusal: stages ``input`` and ``container``.
-    """
-    check_rootfs_path(rootfs)
-    pid = os.getppid() or os.getpid()  # 0: a parent outside of this pid namespace
-    flags = os.O_PATH | os.O_DIRECTORY
-    rootfs_fd = _step(
-        f"open failed: {rootfs}",
-        "ROOTFS must be a directory",
-        lambda: os.open(rootfs, flags | os.O_CLOEXEC),
-    )
-    try:
-        path = os.readlink(f"/proc/self/fd/{rootfs_fd}")
-        resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
-        hint = "without --pid, ROOTFS needs a procfs of its own: mount one at ROOTFS/proc first"
-        proc_fd = _step(
-            f"stat failed: {path}/proc/{pid}",
-            hint,
-            lambda: syscalls.openat2(rootfs_fd, f"proc/{pid}", flags | os.O_NOFOLLOW, resolve),
-        )
-        owner = os.fstat(proc_fd)
-        syscalls.close(proc_fd)
-        uid, gid = owner.st_uid, owner.st_gid
-        if uid == userns.overflow_uid() and userns.inside():
-            # The parent's owner has no number in this user namespace, so nothing can be made for
-            # him.
-            uid, gid = os.geteuid(), os.getegid()
-        container = Container(pid, None, path, rootfs_fd, uid, gid)
-        _check_no_host_root(container)
-    except BaseException:
-        syscalls.close(rootfs_fd)
-        raise
-    return container
 
 
 def enter(container: Container) -> None:
@@ -411,7 +346,7 @@ def enter(container: Container) -> None:
     text = f"open failed: /proc/{container.pid}/ns/mnt"
     pidfd = container.pidfd
     assert pidfd is not None, "a standalone container has no other namespace"
-    _step(
+    step(
         text,
         "the container's process has ended",
         lambda: syscalls.setns(pidfd, syscalls.CLONE_NEWNS),
@@ -423,7 +358,7 @@ def enter(container: Container) -> None:
         syscalls.close(fd)
 
 
-def _step(text: str, hint: str, call: Callable[[], T]) -> T:
+def step(text: str, hint: str, call: Callable[[], T]) -> T:
     """Return the result of ``call``. If it fails, refuse in stage ``container`` with ``text`` and
     the cause.
     """
@@ -439,7 +374,7 @@ def _step(text: str, hint: str, call: Callable[[], T]) -> T:
 
 def _namespace(pid: int | str) -> str:
     path = f"/proc/{pid}/ns/mnt"
-    return _step(
+    return step(
         f"open failed: {path}",
         "the container's process has ended, the hook does not run as root, or a security"
         " module forbids it",
@@ -453,36 +388,12 @@ def is_host_root(rootfs_fd: int) -> bool:
     return syscalls.identity(rootfs_fd) == (host.st_dev, host.st_ino)
 
 
-def _check_no_host_root(container: Container) -> None:
+def check_no_host_root(container: Container) -> None:
+    """Check that the rootfs is not the root of this process.
+
+    :raises Refusal: stage ``input``.
+    """
     if is_host_root(container.rootfs_fd):
         raise Refusal(
             "input", "invalid rootfs directory", f"{container.rootfs} is the host's own root"
         )
-
-
-def _check_no_mount_point(container: Container, root_fd: int) -> None:
-    """Check a rootfs that is not a mount point: it must belong to the caller, who has started the
-    container's process.
-
-    Otherwise a wrong path or pid would have files made in a directory of the host.
-
-    :param root_fd: the root of the container's mount namespace.
-    """
-    text = "invalid rootfs directory"
-    hint = (
-        f"{container.rootfs} is not a mount point in the mount namespace of process"
-        f" {container.pid}: bind it on itself first, as runtimes do"
-    )
-    if not container.by_its_starter:
-        raise Refusal("input", text, hint)
-    try:
-        fd = open_trusted_directory(root_fd, container.rootfs)
-    except Untrusted as error:
-        hint = f"{hint}, or let only the caller be able to change it ({error})"
-        raise Refusal("input", text, hint) from error
-    except OSError as error:
-        raise Refusal("input", text, f"{hint} ({error})") from error
-    opened, trusted = os.fstat(container.rootfs_fd), os.fstat(fd)
-    syscalls.close(fd)
-    if (opened.st_dev, opened.st_ino) != (trusted.st_dev, trusted.st_ino):
-        raise Refusal("input", text, f"{container.rootfs} was replaced meanwhile")
