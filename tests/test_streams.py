@@ -89,9 +89,12 @@ def test_a_message_that_cannot_be_shown_changes_nothing(bundle: str) -> None:
         assert nvgraft(words, stderr=full).returncode == 2
     assert nvgraft(words, preexec_fn=closing(2)).returncode == 2
     shown = ["--debug", "plan", "--bundle", bundle, "--host", "eks-t4"]
+    plain = nvgraft(shown[1:]).stdout
     done = nvgraft(shown, preexec_fn=closing(0, 2))
-    assert done.returncode == 0
-    assert done.stdout == nvgraft(shown[1:]).stdout
+    assert (done.returncode, done.stdout) == (0, plain)
+    with open("/dev/full", "w") as full:
+        done = nvgraft(shown, stderr=full)
+    assert (done.returncode, done.stdout) == (0, plain)
 
 
 def test_closed_streams_are_never_a_file(tmp_path: Path) -> None:
