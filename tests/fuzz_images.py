@@ -10,7 +10,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft.formats import ldcache_table
 from nvgraft.formats.tree import Bounds, PathError
 from nvgraft_cli.case.bundle import open_container
-from nvgraft_cli.case.image.tree import ImageTree
+from nvgraft_cli.case.image.tree import ImageLayer, ImageTree
 from nvgraft_cli.prove import search
 from nvgraft_cli.shell.errors import InputError
 
@@ -42,6 +42,10 @@ def _with_checksums(data: bytes) -> bytes:
     return bytes(blocks)
 
 
+def _opened(part: bytes, _on_read: object) -> io.BytesIO:
+    return io.BytesIO(part)
+
+
 def layers(data: bytes) -> None:
     """Stack layers that are written line by line as ``TYPE NAME [TARGET]``.
 
@@ -51,7 +55,10 @@ def layers(data: bytes) -> None:
     try:
         tree = ImageTree(
             "image",
-            [(str(number), partial(io.BytesIO, part)) for number, part in enumerate(made)],
+            [
+                ImageLayer(str(number), len(part), partial(_opened, part))
+                for number, part in enumerate(made)
+            ],
             Bounds(),
         )
     except InputError as error:

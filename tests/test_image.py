@@ -36,6 +36,7 @@ from nvgraft_cli.case.image.archive import is_image, open_image
 from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.main import main
+from nvgraft_cli.shell.progress import Progress
 
 Captured = pytest.CaptureFixture[str]
 
@@ -661,3 +662,34 @@ def test_a_deep_directory_is_hidden_and_replaced(tmp_path: Path) -> None:
 
 def listing_of_top(tree: Tree) -> list[str]:
     return tree.listdir("/") + tree.listdir("/a")
+
+
+@pytest.mark.parametrize("kind", ["docker save", "OCI archive", "OCI directory", "zstd"])
+def test_reading_shows_how_much_is_left(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Progress counts the layers as they are stored, whatever their compression is."""
+    parts = [[("etc/one", os.urandom(300_000))], [("etc/two", os.urandom(400_000))]]
+    if kind == "docker save":
+        path = docker_save(tmp_path / "i.tar", *parts)
+    elif kind == "OCI directory":
+        path = write_directory(tmp_path / "i", oci_layout(*parts))
+    else:
+        compress = zstandard.compress if kind == "zstd" else gzip.compress
+        path = write_archive(tmp_path / "i.tar", oci_layout(*parts, compress=compress))
+    shown: list[tuple[float, float]] = []
+
+    class Counting(Progress):
+        def __init__(self, what: str, total: float, unit: str) -> None:
+            super().__init__(what, total, unit)
+            shown.append((total, 0.0))
+
+        def step(self, count: float = 1) -> None:
+            total, done = shown[-1]
+            shown[-1] = (total, done + count)
+
+    monkeypatch.setattr(image_tree, "Progress", Counting)
+    open_image(path).tree().close()
+    ((total, done),) = shown
+    assert 700_000 / 2**20 < total < 710_000 / 2**20 + 0.1
+    assert done == pytest.approx(total, rel=0.02)

@@ -28,7 +28,7 @@ from nvgraft.formats.ldcache_table import Table
 from nvgraft.formats.tree import Bounds, LiveTree, Tree, open_tree_at
 from nvgraft.host.components import Host
 from nvgraft.host.gpus import DriverReport
-from nvgraft_cli.case.image.tree import ImageTree
+from nvgraft_cli.case.image.tree import ImageLayer, ImageTree
 from nvgraft_cli.case.planned_tree import PlannedTree
 
 pytestmark = pytest.mark.requires("ldconfig", "x86_64")
@@ -41,7 +41,9 @@ def archive(root: Path) -> ImageTree:
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as out:
         out.add(root, ".")
-    return ImageTree("image", [("layer", lambda: io.BytesIO(data.getvalue()))], Bounds())
+    return ImageTree(
+        "image", [ImageLayer("layer", 0, lambda _: io.BytesIO(data.getvalue()))], Bounds()
+    )
 
 
 def host_of(driver: LiveTree) -> Host:

@@ -17,14 +17,14 @@ class Progress:
     """A context that shows how much of ``total`` ``unit`` is done, and removes its line at the end.
 
     :param what: the name of the work, such as "planning".
-    :param total: 0 if it is not known.
+    :param total: 0 if it is not known. Totals and steps may be fractions.
     """
 
-    def __init__(self, what: str, total: int, unit: str) -> None:
+    def __init__(self, what: str, total: float, unit: str) -> None:
         self._what = what
         self._total = total
         self._unit = unit
-        self._done = 0
+        self._done = 0.0
         self._terminal = sys.stderr.isatty()
         self._began = time.monotonic()
         self._next = self._began + _QUIET
@@ -42,7 +42,7 @@ class Progress:
         if self._width and self._terminal:
             print("\r" + " " * self._width + "\r", end="", file=sys.stderr, flush=True)
 
-    def step(self, count: int = 1) -> None:
+    def step(self, count: float = 1) -> None:
         """Count ``count`` more units as done."""
         self._done += count
         now = time.monotonic()
@@ -58,7 +58,7 @@ class Progress:
             print(line, file=sys.stderr, flush=True)
 
     def _line(self, seconds: float) -> str:
-        amount = f"{self._done:,} of {self._total:,}" if self._total else f"{self._done:,}"
+        amount = f"{self._done:,.0f}" + (f" of {self._total:,.0f}" if self._total else "")
         rate = self._done / seconds
         speed = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
         left = f", {_duration((self._total - self._done) / rate)} left" if self._total else ""

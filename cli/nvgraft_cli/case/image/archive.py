@@ -9,13 +9,13 @@ import errno
 import gzip
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from nvgraft.formats.tree import Bounds
 from nvgraft_cli.case.image.tar import DAMAGE, Archive
-from nvgraft_cli.case.image.tree import ImageTree, bounded
+from nvgraft_cli.case.image.tree import ImageLayer, ImageTree, OnRead, bounded, ignore
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs.documents import DocumentError, load_json
 
@@ -82,9 +82,18 @@ class _ArchiveFiles:
         place = os.path.realpath(os.path.join(self._root, name))
         return place.startswith(f"{self._root}/") and os.path.isfile(place)
 
-    def open(self, name: str) -> IO[bytes]:
+    def size(self, name: str) -> int:
+        """Return the bytes of a file.
+
+        :raises InputError: the archive does not have it.
+        """
+        with self.open(name) as file:
+            return file.seek(0, os.SEEK_END)
+
+    def open(self, name: str, on_read: OnRead = ignore) -> IO[bytes]:
         """Open a file for reading.
 
+        :param on_read: called with the number of bytes of each read.
         :raises InputError: the archive does not have it.
         """
         if not self.has(name):
@@ -92,9 +101,11 @@ class _ArchiveFiles:
                 f"{self._path}: {name} is missing: the archive is incomplete: save the image again"
             )
         if self._members is None:
-            return open(os.path.join(self._path, name), "rb")
-        offset, size = self._members[os.path.normpath(name)]
-        return io.BufferedReader(_FileRange(self._path, offset, size), 1 << 18)
+            path = os.path.join(self._path, name)
+            part = _FileRange(path, 0, os.path.getsize(path), on_read)
+        else:
+            part = _FileRange(self._path, *self._members[os.path.normpath(name)], on_read)
+        return io.BufferedReader(part, 1 << 18)
 
     def document(self, name: str) -> Any:
         """Return a JSON document.
@@ -123,7 +134,8 @@ class _ArchiveFiles:
 class _FileRange(io.RawIOBase):
     """A part of a file, as a file."""
 
-    def __init__(self, path: str, offset: int, size: int) -> None:
+    def __init__(self, path: str, offset: int, size: int, on_read: OnRead) -> None:
+        self._on_read = on_read
         self._file = open(path, "rb")
         self._file.seek(offset)
         self._start = offset
@@ -152,6 +164,7 @@ class _FileRange(io.RawIOBase):
         view = memoryview(buffer)[: self._rest]
         count = self._file.readinto(view)
         self._rest -= count
+        self._on_read(count)
         return count
 
     def close(self) -> None:
@@ -202,7 +215,7 @@ class Image:
         label: str,
         machine: str,
         config: dict[str, Any],
-        layers: Sequence[tuple[str, Callable[[], IO[bytes]]]],
+        layers: Sequence[ImageLayer],
         reading_seconds: float,
     ) -> None:
         self.label = label
@@ -309,9 +322,11 @@ def _image(
             f"{path}: it has {len(names)} layers, but engines take at most 127: this image"
             " cannot run"
         )
-    layers = [(name, partial(_decompressed, path, files, name)) for name in names]
-    for name in names:
-        files.open(name).close()  # report a missing layer before the long reading begins
+    # A missing layer is reported here, before the long reading begins.
+    layers = [
+        ImageLayer(name, files.size(name), partial(_decompressed, path, files, name))
+        for name in names
+    ]
     config = configuration.get("config") or {}
     for name, kind in _CONFIG.items():
         if not isinstance(config.get(name) or kind(), kind):
@@ -321,10 +336,10 @@ def _image(
     return Image(path, machine, config, layers, files.reading_seconds(names))
 
 
-def _decompressed(path: str, files: _ArchiveFiles, name: str) -> IO[bytes]:
+def _decompressed(path: str, files: _ArchiveFiles, name: str, on_read: OnRead) -> IO[bytes]:
     with files.open(name) as file:
         magic = file.read(6)
-    raw = files.open(name)
+    raw = files.open(name, on_read)
     kind = _compression(magic)
     if kind == "gzip":
         unzipped = gzip.GzipFile(fileobj=raw)

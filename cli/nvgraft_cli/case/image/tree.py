@@ -10,7 +10,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
 from nvgraft.formats import elf
 from nvgraft.formats.tree import Bounds, Node, OutOfBounds, PathError, Tree
@@ -40,8 +40,24 @@ _PASSES = 8
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
-Opener = Callable[[], IO[bytes]]
-"""Opens one layer, decompressed, at its beginning."""
+_MIB = 1 << 20
+
+OnRead = Callable[[int], None]
+"""Called with the number of bytes of each read of a layer as it is stored."""
+
+
+def ignore(_count: int) -> None:
+    """Do nothing, as an :data:`OnRead`."""
+
+
+class ImageLayer(NamedTuple):
+    """One layer of an image: its name, its bytes as it is stored, and a function that opens it,
+    decompressed, at its beginning.
+    """
+
+    name: str
+    size: int
+    open: Callable[[OnRead], IO[bytes]]
 
 
 class _Content:
@@ -60,11 +76,10 @@ class ImageTree(Tree):
 
     bounds: Bounds
 
-    def __init__(self, label: str, layers: Sequence[tuple[str, Opener]], bounds: Bounds) -> None:
+    def __init__(self, label: str, layers: Sequence[ImageLayer], bounds: Bounds) -> None:
         """Read every layer once, lowest first.
 
         :param label: the image's name in messages.
-        :param layers: name and opener of each layer.
         :param bounds: limit the entries of all layers and the time of all reading.
         :raises InputError: a layer is not a tar archive, or does not fit onto the lower ones, or
             there is more than the bounds allow.
@@ -77,24 +92,24 @@ class ImageTree(Tree):
         self._contents: dict[str, _Content] = {}
         self._changed: dict[str, int] = {}
         self._kept = 0
-        with Progress(f"reading {os.path.basename(label)}", 0, "entries") as progress:
-            for number, (name, _) in enumerate(layers):
+        total = sum(layer.size for layer in layers) / _MIB
+        with Progress(f"reading {os.path.basename(label)}", total, "MiB") as progress:
+            for number, layer in enumerate(layers):
                 try:
-                    for _ in self._add_layer(number):
-                        progress.step()
-                    logs.debug("read", layer=name, files=len(self._nodes))
+                    self._add_layer(number, lambda count: progress.step(count / _MIB))
+                    logs.debug("read", layer=layer.name, files=len(self._nodes))
                 except DAMAGE as error:
                     raise InputError(
-                        f"{label}: layer {name}: {str(error).lower()}: the archive is"
+                        f"{label}: layer {layer.name}: {str(error).lower()}: the archive is"
                         " damaged: save the image again"
                     ) from error
         bounds.next_step()
 
-    def _add_layer(self, layer: int) -> Iterator[None]:
+    def _add_layer(self, layer: int, on_read: OnRead) -> None:
         hidden: set[str] = set()
         emptied: set[str] = set()
         made: set[str] = set()
-        with self._open(layer) as archive:
+        with self._open(layer, on_read) as archive:
             for member in archive.entries():
                 self._count(len(member.name))
                 path = self._place(member.name)
@@ -111,7 +126,6 @@ class ImageTree(Tree):
                 elif path != "/":
                     self._add(path, member, layer, archive)
                     made.add(path)
-                yield
         # Whiteouts hide files of lower layers, but none of this layer, in whatever order the
         # entries are.
         for parent in emptied:
@@ -131,9 +145,9 @@ class ImageTree(Tree):
             self.bounds.check_time(self.label)
 
     @contextmanager
-    def _open(self, layer: int) -> Iterator[Archive]:
+    def _open(self, layer: int, on_read: OnRead = ignore) -> Iterator[Archive]:
         with (
-            self._layers[layer][1]() as file,
+            self._layers[layer].open(on_read) as file,
             Archive.open(
                 fileobj=cast("IO[bytes]", Stream(file, self._check_time)), mode="r|", errorlevel=0
             ) as archive,
@@ -317,7 +331,7 @@ class ImageTree(Tree):
 
         :raises OSError: as :meth:`read`.
         """
-        #: Layer -> offset in it -> names of the file: hard links are one file.
+        #: ImageLayer -> offset in it -> names of the file: hard links are one file.
         layers: dict[int, dict[int, list[str]]] = {}
         for path in wanted:
             size = self._file(path).size
@@ -327,7 +341,7 @@ class ImageTree(Tree):
             else:
                 layers.setdefault(content.layer, {}).setdefault(content.offset, []).append(path)
         for layer, files in sorted(layers.items()):
-            with self._layers[layer][1]() as file:
+            with self._layers[layer].open(ignore) as file:
                 place = 0
                 for offset, paths in sorted(files.items()):
                     parts = _Parts(self._nodes[paths[0]].size, {})
