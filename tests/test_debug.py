@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bundles import make_bundle
+from console import EXAMPLES
 from images import docker_save
 from nvgraft_cli.shell.main import main
 from nvgraft_specs import gallery
@@ -55,7 +56,10 @@ def test_a_plan_tells_what_it_read_decided_and_skipped(bundle: str, capsys: Capt
         (("doctor", "--host", "eks-t4"), "skipped: check="),
         (("why", "x", "--bundle", "{image}", "--host", "eks-t4"), "read: layer="),
         (("explain", "--bundle", "{bundle}", "--host", "eks-t4"), "decided: verdict=inject"),
-        (("prove", "--bundle", "{bundle}", "--host", "eks-t4"), "planned: actions="),
+        (
+            ("prove", "libnone.so", "--bundle", "{training}", "--host", "runfile-a10x2"),
+            "/libnone.so reason=does not exist",
+        ),
         (("diff", "{document}", "{document}"), "read: side={document}"),
         (
             ("matrix", "eks-t4", "{document}", "--bundles", "{bundle}"),
@@ -83,6 +87,7 @@ def test_every_command_tells(
     (tmp_path / "daemon.json").write_text("{}")
     places = {
         "bundle": bundle,
+        "training": str(EXAMPLES / "training"),
         "image": docker_save(tmp_path / "image.tar", [("etc/debian_version", b"12\n")]),
         "document": str(document),
         "file": str(tmp_path / "daemon.json"),

@@ -17,6 +17,7 @@ from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.dynamic import BadElf, Dynamic, SearchPaths, read_dynamic
 from nvgraft_cli.case.planned_cache import CACHE, image_cache
 from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.shell import logs
 
 #: Bytes of a loader; glibc's has about 250 KiB.
 _LOADER_LIMIT = 4 << 20
@@ -235,7 +236,9 @@ class Searcher:
         for path, how in self._candidates(name, chain):
             located, bits = self._open(path, how)
             if located is not None:
+                logs.debug("found", library=name, file=path, how=how)
                 return located
+            logs.debug("skipped", name=path, reason=self.tried[-1][1])
             other_class = bits or other_class
         if other_class:
             raise BadElf(f"{name}: wrong ELF class: ELFCLASS{other_class}")
