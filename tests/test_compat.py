@@ -3,6 +3,7 @@ mounted.
 """
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from nvgraft.plan.actions import Bind, UpdateLoaderCache
 from nvgraft.plan.compat import compat_directory
 from nvgraft_cli.case.planning import plan_bundle
 
+LOOP = "too many levels of symbolic links"
 DRIVER = "535.104.05"
 
 
@@ -111,10 +113,42 @@ def test_two_directories_are_refused() -> None:
     assert refusal.value.stage == "container"
 
 
-def test_links_out_of_the_image_are_refused() -> None:
-    """A compat directory above the root is a container error in the reference's words."""
-    with pytest.raises(Refusal, match="resolves outside of"):
-        compat_directory(image(links={"/usr/local/cuda": "../../../../x"}), DRIVER, "ldconfig")
+@pytest.mark.parametrize(
+    ("link", "target", "text", "leads"),
+    [
+        ("", "../../../../x", "path error: /usr/local/cuda resolves outside of /", "out of the"),
+        ("", "cuda", f"path error: ///usr/local/cuda: {LOOP}", "in a circle"),
+        ("", "f/x", "path error: ///usr/local/cuda: not a directory", "through a file"),
+        ("/compat", "compat", f"glob search failed: /usr/local/cuda/compat/lib*.so.*: {LOOP}", "in a"),
+        ("/compat", "../../../../../x", "path error: /usr/local/cuda/compat resolves", "out of the"),
+        ("/compat/libx.so.9", "f/x", "/usr/local/cuda/compat/libx.so.9: not a directory", "through"),
+    ],
+)  # fmt: skip
+def test_links_that_lead_nowhere_are_refused(link: str, target: str, text: str, leads: str) -> None:
+    """A link above the root, in a circle or through a file is a container error in the
+    reference's words, and the hint says what the link does.
+    """
+    files = ("/usr/local/f", "/usr/local/cuda/compat/f") if link else ("/usr/local/f",)
+    tree = image(*files, links={f"/usr/local/cuda{link}": target})
+    with pytest.raises(Refusal, match=re.escape(text)) as refusal:
+        compat_directory(tree, DRIVER, "ldconfig")
+    assert f"leads {leads}" in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("files", "links"),
+    [
+        (("/usr/local/cuda",), {}),
+        (("/usr/local/f",), {"/usr/local/cuda": "f"}),
+        (("/usr/local/cuda/compat",), {}),
+        (("/usr/local/cuda/f",), {"/usr/local/cuda/compat": "f/x"}),
+    ],
+)
+def test_a_file_in_the_place_of_a_directory_has_no_libraries(
+    files: tuple[str, ...], links: dict[str, str]
+) -> None:
+    """A regular file at /usr/local/cuda or compat, or behind a link there, means no libraries."""
+    assert compat_directory(image(*files, links=links), DRIVER, "ldconfig") == (None, [])
 
 
 @pytest.mark.parametrize(

@@ -83,13 +83,21 @@ def test_user_without_argument_is_the_caller() -> None:
 
 
 @pytest.mark.parametrize(
-    "user", ["nosuchuser", "root:nosuchgroup", "4294967290", "", "0:99999999999999999999x"]
+    ("user", "reason"),
+    [
+        ("nosuchuser", "no such file or directory"),
+        ("root:nosuchgroup", "no such file or directory"),
+        ("4294967290", "no such file or directory"),
+        ("", "no such file or directory"),
+        ("0:99999999999999999999x", "invalid argument"),
+        ("-1", "numerical result out of range"),
+    ],
 )
-def test_an_unknown_user_is_an_input_error(user: str) -> None:
-    """An unknown user is refused while options are read."""
+def test_an_unknown_user_is_an_input_error(user: str, reason: str) -> None:
+    """An unknown user is refused while options are read, with the reference's reason."""
     assert (
         refusal_of(parse_global, f"--user={user}", "list")
-        == "cli: input error: parse user/group failed"
+        == f"cli: input error: parse user/group failed: {reason}"
     )
 
 

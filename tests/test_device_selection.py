@@ -37,6 +37,10 @@ def chosen(*tokens: str) -> tuple[int, ...]:
         ("2", 2),
         ("00", 0),
         ("000000002", 2),
+        ("0" * 30 + "2", 2),
+        ("+1", 1),
+        ("-0", 0),
+        (" 02", 2),
         ("GPU-11111111-aAaA", 0),
         ("gpu-11111111-AAAA", 0),
         ("GPU-22222222-0000", 1),
@@ -48,8 +52,8 @@ def chosen(*tokens: str) -> tuple[int, ...]:
     ],
 )
 def test_every_form_names_its_gpu(token: str, index: int) -> None:
-    """A GPU is named by index with or without leading zeros, by full UUID in any case, or by PCI
-    address in any spelling.
+    """A GPU is named by index with or without leading spaces, sign and zeros, by full UUID in any
+    case, or by PCI address in any spelling.
     """
     assert select_devices([token], GPUS) == Selection((index,), (), False)
 
@@ -63,6 +67,7 @@ def test_every_form_names_its_gpu(token: str, index: int) -> None:
         ("1:0", 1, A),
         ("1:1", 1, B),
         ("01:01", 1, B),
+        ("+1: +1", 1, B),
         ("2:0", 2, OLD),
     ],
 )
@@ -78,8 +83,11 @@ def test_a_mig_device_brings_its_gpu(token: str, index: int, mig: MigDevice) -> 
     [
         "3",
         "-1",
-        "+1",
-        " 0",
+        "+3",
+        "+-1",
+        "+",
+        "-",
+        "\t0",
         "0 ",
         "0.0",
         "0x0",
@@ -124,7 +132,7 @@ def test_a_mig_device_brings_its_gpu(token: str, index: int, mig: MigDevice) -> 
     ids=_shortened,
 )
 def test_other_tokens_are_unknown(token: str) -> None:
-    """Prefixes, signs, digits of other scripts and indices out of range are refused in the
+    """Prefixes, tails, digits of other scripts and indices out of range are refused in the
     reference's words, with the token.
     """
     with pytest.raises(Refusal) as caught:

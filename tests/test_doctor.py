@@ -936,6 +936,23 @@ def test_a_config_json_alone_is_checked_as_far_as_it_goes(setup: Setup, capsys: 
         assert results[name]["lacking"] == "a config.json alone does not show the image's files"
 
 
+def test_an_ldconfig_that_is_not_run_is_looked_up(setup: Setup, capsys: Captured) -> None:
+    """Where the hook runs no ldconfig, only a program that config.toml alone names is looked up."""
+    for program, lacking in (
+        ("/sbin/ldconfig", "the hook writes the loader cache itself"),
+        ("/opt/ldconfig", "the snapshot does not record /opt/ldconfig"),
+    ):
+        setup.toml = f'[nvidia-container-cli]\nldconfig = "@{program}"\n'
+        main(["doctor", *setup.arguments(), "--format", "json"])
+        results = {row["id"]: row for row in read_document(capsys.readouterr().out)["results"]}
+        assert lacking in results["ldconfig-unusable"]["lacking"]
+    _dynamic_ldconfig(setup)
+    setup.toml = '[nvidia-container-cli]\nldconfig = "@/opt/ldconfig"\n'
+    main(["doctor", *setup.arguments(), "--format", "json"])
+    results = {row["id"]: row for row in read_document(capsys.readouterr().out)["results"]}
+    assert results["ldconfig-unusable"]["status"] == "ok"
+
+
 def test_text_lists_checks_that_were_not_made(setup: Setup, capsys: Captured) -> None:
     """Checks that were not made are counted, and listed with --verbose.
 

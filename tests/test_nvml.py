@@ -401,6 +401,8 @@ def test_nvml_may_start_threads(install: Install) -> None:
         ("root:root", (0, 0)),
         ("12345:54321", (12345, 54321)),
         ("0", (0, 0)),
+        ("+0: 00", (0, 0)),
+        ("root:", (0, 0)),
     ],
 )
 def test_config_toml_names_the_user(install: Install, user: str, ids: tuple[int, int]) -> None:
@@ -412,11 +414,37 @@ def test_config_toml_names_the_user(install: Install, user: str, ids: tuple[int,
     assert (uid, gid) == expected
 
 
-@pytest.mark.parametrize("user", ["no-such-user-here", "root:no-such-group-here", "4294967000"])
-def test_an_unknown_user_is_refused(install: Install, user: str) -> None:
-    """An unknown user or group is refused, and so is a number without a group that no user has."""
+NO_USER = "no such file or directory"
+RANGE = "numerical result out of range"
+
+
+@pytest.mark.parametrize(
+    ("user", "reason"),
+    [
+        ("no-such-user-here", NO_USER),
+        ("root:no-such-group-here", NO_USER),
+        (":root", NO_USER),
+        ("a b", NO_USER),
+        ("4294967000", NO_USER),
+        ("4294967295", NO_USER),
+        ("-1", RANGE),
+        ("0:-1", RANGE),
+        ("4294967296:0", RANGE),
+        ("9" * 5000, RANGE),
+        ("0:4294967295", RANGE),
+        ("0x", "invalid argument"),
+        ("0:99999999999999999999x", "invalid argument"),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_an_unknown_user_is_refused(install: Install, user: str, reason: str) -> None:
+    """An unknown user or group is refused with the reference's reason, and so is a number without
+    a group that no user has. The hint says what to correct.
+    """
     install("")
-    assert refused(user=user).reference_line() == "nvgraft: input error: parse user/group failed"
+    refusal = refused(user=user)
+    assert refusal.reference_line() == f"nvgraft: input error: parse user/group failed: {reason}"
+    assert "set user in [nvidia-container-cli] of config.toml" in refusal.hint
 
 
 def test_config_tomls_environment_is_set_in_the_child(install: Install) -> None:

@@ -156,6 +156,11 @@ def _apply(
                 " of the host, with @"
             )
     program = program[1:]
+    usual = program.removesuffix(".real") == DEFAULT_LDCONFIG[1:]
+    if config.ldcache_mode == "native" and not usual:
+        from nvgraft.host.ldconfig import check_program
+
+        _tell(check_program(program), log, warn)
     if config.ldcache_mode == "ldconfig":
         log.note(f"executing {program} from host at {container.rootfs}")
     else:

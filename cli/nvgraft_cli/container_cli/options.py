@@ -1,8 +1,6 @@
 """The options of nvidia-container-cli, and their values (reference behaviour 4.1, 4.5)."""
 
-import grp
 import os
-import pwd
 import re
 from collections.abc import Iterator
 
@@ -287,7 +285,10 @@ def parse_global(words: list[str], program: str) -> tuple[GlobalOptions, str, li
         elif name == "no-pivot":
             options.pivot = False
         elif name == "user":
-            options.user = f"{os.geteuid()}:{os.getegid()}" if argument is None else _ids(value)
+            from nvgraft.host.nvml import user_ids  # seldom needed
+
+            ids = (os.geteuid(), os.getegid()) if argument is None else user_ids(value)
+            options.user = "{}:{}".format(*ids)
         elif name == "root":
             options.root = os.path.abspath(value or "/")
         elif name == "ldcache":
@@ -297,32 +298,6 @@ def parse_global(words: list[str], program: str) -> tuple[GlobalOptions, str, li
     if not others or others[0] not in COMMANDS:
         raise usage_fault(command)
     return options, others[0], others[1:]
-
-
-def _ids(text: str) -> str:
-    """Return UID:GID for ``UID[:GID]`` of names or numbers; the default GID is the primary
-    group.
-    """
-    user, _, group = text.partition(":")
-    try:
-        account = (
-            None
-            if group and user.isdecimal()
-            else pwd.getpwuid(int(user))
-            if user.isdecimal()
-            else pwd.getpwnam(user)
-        )
-        uid = int(user) if account is None else account.pw_uid
-        if group:
-            gid = int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
-        else:
-            assert account is not None
-            gid = account.pw_gid
-    except (KeyError, OverflowError, ValueError) as error:
-        raise Refusal(
-            "input", "parse user/group failed", f"--user={text}: no such user or group on this host"
-        ) from error
-    return f"{uid}:{gid}"
 
 
 def parse_info(words: list[str], program: str) -> bool:

@@ -11,6 +11,7 @@ from nvgraft.base import jsontext
 from nvgraft.base.errors import Refusal
 from nvgraft.base.jsontext import JsonError
 from nvgraft.formats.tree import PathError
+from nvgraft.host.ldconfig import USUAL_PROGRAMS
 from nvgraft.request.request import Skip, resolve_request
 from nvgraft_cli.doctor.machine import TEXT_LIMIT, Machine
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
@@ -216,11 +217,12 @@ def ldconfig_unusable(patient: Patient) -> Iterator[Diagnosis]:
     NVIDIA/enroot#128.
     """
     config = patient.host.config
-    if config.ldcache_mode == "native":
+    program = config.cli_ldconfig.removeprefix("@")
+    native = config.ldcache_mode == "native"
+    if native and (program in USUAL_PROGRAMS or not config.cli_ldconfig.startswith("@")):
         raise NotChecked(
             "the hook writes the loader cache itself and runs no ldconfig ([nvgraft] ldcache)"
         )
-    program = config.cli_ldconfig.removeprefix("@")
     if not config.cli_ldconfig.startswith("@"):
         yield Diagnosis(
             f'ldconfig = "{config.cli_ldconfig}" in config.toml names a program of the image',
@@ -234,6 +236,8 @@ def ldconfig_unusable(patient: Patient) -> Iterator[Diagnosis]:
             "ldconfig in config.toml names a program that does not exist",
             'set ldconfig = "@/sbin/ldconfig" in config.toml',
         )
+        return
+    if native:
         return
     try:
         facts = patient.host_tree.elf(patient.host_tree.resolve(program), sections=False)

@@ -149,12 +149,20 @@ class Bounds:
         return self._limits[3] - (time.monotonic() - self._began)
 
 
-class PathError(Exception):
-    """A path that cannot be resolved in its tree. ``text`` has the reference's words."""
+#: Causes of a PathError, in the words of the C library.
+NOT_A_DIRECTORY = "not a directory"
+LOOP = "too many levels of symbolic links"
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
+
+class PathError(Exception):
+    """A path that cannot be resolved in its tree. ``text`` has the reference's words, ``cause``
+    their last part if that is an error of the kernel: NOT_A_DIRECTORY, LOOP or another.
+    """
+
+    def __init__(self, text: str, cause: str = "") -> None:
+        self.text = f"{text}: {cause}" if cause else text
+        self.cause = cause
+        super().__init__(self.text)
 
 
 class Tree:
@@ -231,7 +239,7 @@ class Tree:
             if part == "..":
                 if self.closed and exists < len(done):
                     raise PathError(
-                        f"path error: {self.label or '/'}/{path}: no such file or directory"
+                        f"path error: {self.label or '/'}/{path}", "no such file or directory"
                     )
                 if not done and self.closed:
                     continue
@@ -253,9 +261,7 @@ class Tree:
                 # The kernel follows a link in procfs to a process's root, directory or file, not by
                 # its text (SECURITY R18).
                 if links > MAX_LINKS or done[:1] == ["proc"]:
-                    raise PathError(
-                        f"path error: {self.label or '/'}/{path}: too many levels of symbolic links"
-                    )
+                    raise PathError(f"path error: {self.label or '/'}/{path}", LOOP)
                 if node.target.startswith("/"):
                     done.clear()
                     exists = 0
@@ -270,7 +276,7 @@ class Tree:
                 pending.extend(part for part in reversed(node.target.split("/")) if part)
                 continue
             if node.type != "dir" and pending:
-                raise PathError(f"path error: {self.label or '/'}/{path}: not a directory")
+                raise PathError(f"path error: {self.label or '/'}/{path}", NOT_A_DIRECTORY)
             done.append(part)
             exists += 1
         resolved = "/" + "/".join(done)
@@ -283,7 +289,7 @@ class Tree:
         try:
             return self.lstat(place)
         except OSError as error:
-            raise PathError(f"path error: {self.label or '/'}/{path}: {reason(error)}") from error
+            raise PathError(f"path error: {self.label or '/'}/{path}", reason(error)) from error
 
     def count_library(self, path: str) -> None:
         """Count a file that is looked at because it may be a library.

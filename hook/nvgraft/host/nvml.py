@@ -8,11 +8,13 @@ words.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
 
 from nvgraft.base.errors import Refusal
+from nvgraft.base.files import reason
 from nvgraft.base.values import number
 from nvgraft.host.gpus import MINORS, DriverReport, Gpu, MigDevice, bus_id
 from nvgraft.system import child, privileges, seccomp, syscalls, userns
@@ -44,6 +46,13 @@ _NOT_FOUND = 6
 #: The stages in which the child may fail, and the states of MIG.
 _STAGES = ("initialization", "detection", "input")
 _MIG = ("unsupported", "disabled", "enabled")
+
+#: A user or group id that means none (setresuid(2)).
+_NO_ID = 0xFFFFFFFF
+_NO_IDS = (
+    "set user in [nvidia-container-cli] of config.toml (or --user) to a user of this host, as"
+    " NAME[:GROUP] or UID[:GID]"
+)
 
 _MISSING = (
     "load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file"
@@ -109,6 +118,51 @@ def query(
         ) from None
 
 
+def user_ids(text: str) -> tuple[int, int]:
+    """Return the ids of ``UID[:GID]``, as names or numbers; by default the user's primary group.
+
+    :raises Refusal: stage ``input``: there is no such user or group on this host.
+    """
+    import grp
+    import pwd
+
+    name, _, group = text.partition(":")
+    try:
+        uid = _id(name)
+        account: pwd.struct_passwd | None = None
+        if uid is None:
+            account = pwd.getpwnam(name)
+            uid = account.pw_uid
+        gid = _id(group)
+        if gid is None:
+            gid = grp.getgrnam(group).gr_gid if group else (account or pwd.getpwuid(uid)).pw_gid
+    except KeyError:
+        raise _no_ids(errno.ENOENT) from None
+    if _NO_ID in (uid, gid):
+        raise _no_ids(errno.ERANGE)
+    return uid, gid
+
+
+def _id(text: str) -> int | None:
+    """Return the number that strtoumax(3) reads in ``text``; None if it does not begin with one."""
+    unsigned = text.lstrip(" \t").removeprefix("+")
+    negative = unsigned.startswith("-")
+    digits = unsigned[negative:]
+    rest = digits.lstrip("0123456789")
+    if rest == digits:
+        return None
+    if rest:
+        raise _no_ids(errno.EINVAL)
+    significant = digits.lstrip("0") or "0"
+    if (negative and significant != "0") or len(significant) > 10 or int(significant) > _NO_ID:
+        raise _no_ids(errno.ERANGE)
+    return int(significant)
+
+
+def _no_ids(number: int) -> Refusal:
+    return Refusal("input", f"parse user/group failed: {reason(OSError(number, ''))}", _NO_IDS)
+
+
 def _hint(text: str) -> str:
     if text.startswith("load library failed"):
         return "the driver's library exists but cannot be loaded: reinstall the driver"
@@ -142,7 +196,7 @@ def parse_answer(answer: bytes) -> DriverReport:
         if stage not in _STAGES:
             raise ValueError(f"no stage: {stage}")
         text = "\t".join(words)
-        raise Refusal(stage, text, _hint(text))
+        raise Refusal(stage, text, _NO_IDS if stage == "input" else _hint(text))
     answer.decode()  # the names must be UTF-8, because documents contain them
     driver = cuda = ""
     gpus: list[tuple[list[str], list[MigDevice]]] = []
@@ -199,7 +253,7 @@ def _answer(
         pynvml = _load_pynvml()
         _confine(writer, root, *_ids(user), fixed_groups=fixed_groups)
         lines = _ask(pynvml, ctypes.CDLL, library)
-    except _NvmlTrouble as trouble:
+    except (_NvmlTrouble, Refusal) as trouble:
         lines = [f"error\t{trouble.stage}\t{trouble.text}"]
     except Exception as error:  # noqa: BLE001 - the parent only sees the answer
         text = f"driver rpc error: {type(error).__name__}: {error}".replace("\n", " ")
@@ -270,20 +324,7 @@ def _ids(user: str) -> tuple[int, int]:
             except (OSError, ValueError):
                 ids.append(65534)
         return ids[0], ids[1]
-    import grp
-    import pwd
-
-    name, _, group = user.partition(":")
-    try:
-        account = None if name.isdecimal() else pwd.getpwnam(name)
-        uid = int(name) if account is None else account.pw_uid
-        if group:
-            gid = int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
-        else:
-            gid = (account or pwd.getpwuid(uid)).pw_gid
-    except KeyError as error:
-        raise _NvmlTrouble("input", "parse user/group failed") from error
-    return uid, gid
+    return user_ids(user)
 
 
 def _close_all_but(writer: int) -> None:

@@ -12,14 +12,19 @@ from nvgraft.base import paths
 from nvgraft.base.errors import Refusal
 from nvgraft.base.finding import Finding
 from nvgraft.container.target import OnFuse
-from nvgraft.formats.tree import PathError
+from nvgraft.formats.tree import LOOP, NOT_A_DIRECTORY, PathError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvgraft.container.target import Target
     from nvgraft.formats.tree import Tree
 
-_DIRECTORY = "/usr/local/cuda/compat"
+#: The directory of CUDA, and the libraries in it.
+_CUDA = "/usr/local/cuda"
+_LIBRARIES = "compat/lib*.so.*"
+
+#: Cause of a path that cannot be resolved -> what a link in it does.
+_LEADS = {NOT_A_DIRECTORY: "through a file", LOOP: "in a circle", "": "out of the image"}
 
 #: The modes of the reference CLI. The first one is its default.
 MODES = ("mount", "ldconfig", "disabled")
@@ -50,8 +55,8 @@ def compat_directory(
         return None, []
     tree = target.tree
     try:
-        directory, node = tree.find(_DIRECTORY)
-        if node is None or node.type != "dir":
+        directory = _compat(tree, tree.resolve(_CUDA))
+        if directory is None:
             return None, []
         if (volume := target.volume(f"{directory}/")) is not None:
             return None, [_on_volume(directory, volume)]
@@ -61,12 +66,13 @@ def compat_directory(
             if name.startswith("lib") and ".so." in name
         )
     except OnFuse as refusal:
-        return None, [_on_volume(_DIRECTORY, refusal.volume)]
+        return None, [_on_volume(f"{_CUDA}/compat", refusal.volume)]
     except PathError as error:
         raise Refusal(
             "container",
             error.text,
-            f"use another image: its {_DIRECTORY} leads out of it, or in a circle",
+            f"use another image: a path below its {_CUDA} leads"
+            f" {_LEADS.get(error.cause, 'to a file that cannot be read')}",
         ) from error
     chosen = [
         path for path in libraries if _comes_first(paths.basename(path), driver_version, mode)
@@ -76,7 +82,7 @@ def compat_directory(
         raise Refusal(
             "container",
             f"compat libraries in more than one directory: {', '.join(directories)}",
-            f"rebuild the image with links in {_DIRECTORY} that lead to one directory, or"
+            f"rebuild the image with links in {_CUDA}/compat that lead to one directory, or"
             " set cuda-compat-mode to disabled",
         )
     if not directories:
@@ -113,6 +119,26 @@ def _on_volume(directory: str, volume: str) -> Finding:
         "install CUDA's compatibility libraries in the image, or name their directory in"
         " LD_LIBRARY_PATH",
     )
+
+
+def _compat(tree: Tree, cuda: str) -> str | None:
+    """Return the directory of the libraries below the directory of CUDA; None if there is none.
+
+    A file in the place of a directory is not an error, because the reference looks for the
+    libraries with glob(3).
+
+    :raises PathError: links that lead in a circle or out of the image.
+    """
+    try:
+        directory, node = tree.find(f"{cuda}/compat")
+    except PathError as error:
+        if error.cause == NOT_A_DIRECTORY:
+            return None
+        if error.cause == LOOP:
+            pattern = f"{tree.label}{cuda}/{_LIBRARIES}"
+            raise PathError(f"glob search failed: {pattern}", LOOP) from None
+        raise
+    return directory if node is not None and node.type == "dir" else None
 
 
 def _comes_first(name: str, driver_version: str, mode: str) -> bool:

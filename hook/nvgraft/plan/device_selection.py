@@ -76,14 +76,14 @@ def _find(token: str, gpus: Sequence[Gpu]) -> tuple[int, MigDevice | None]:
     for index, gpu in enumerate(gpus):
         if lowered == gpu.uuid.lower() or (address and address == gpu.bus_id.lower()):
             return index, None
-    whole = number(token)
+    whole = _index(token)
     if whole is not None and whole < len(gpus):
         return whole, None
     for index, gpu in enumerate(gpus):
         for mig in gpu.mig_devices:
             if lowered == mig.uuid.lower():
                 return index, mig
-    gpu_index, mig_index = map(number, token.partition(":")[::2])
+    gpu_index, mig_index = map(_index, token.partition(":")[::2])
     if gpu_index is not None and mig_index is not None and gpu_index < len(gpus):
         devices = gpus[gpu_index].mig_devices
         if mig_index < len(devices):
@@ -94,6 +94,17 @@ def _find(token: str, gpus: Sequence[Gpu]) -> tuple[int, MigDevice | None]:
         f"{token}: unknown device",
         f"this host has {len(gpus)} GPU(s): {first_gpus}; see nvidia-smi -L",
     )
+
+
+def _index(text: str) -> int | None:
+    """Return the value of an index, or None. As for strtoul(3), it may have leading spaces, a sign
+    and leading zeros.
+    """
+    digits = text.lstrip(" ")
+    sign = digits[:1] if digits[:1] in ("+", "-") else ""
+    digits = digits[len(sign) :]
+    value = number(digits.lstrip("0") or digits[:1])
+    return None if value and sign == "-" else value
 
 
 def _pci_address(token: str) -> str:

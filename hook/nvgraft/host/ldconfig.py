@@ -1,0 +1,40 @@
+"""Check an ldconfig that only config.toml names, and that is not run.
+
+The reference refuses a missing program, which is a mistake in config.toml. A program of another
+name does something else than the loader cache step of nvgraft.
+"""
+
+from __future__ import annotations
+
+from nvgraft.base import paths
+from nvgraft.base._os import os, stat
+from nvgraft.base.errors import Refusal
+from nvgraft.base.files import reason
+from nvgraft.base.finding import Finding
+
+#: Programs that may be missing on the host: the default of the reference. On Debian and Ubuntu the
+#: second one is the program itself.
+USUAL_PROGRAMS = ("/sbin/ldconfig", "/sbin/ldconfig.real")
+
+_HINT = 'set ldconfig under [nvidia-container-cli] in config.toml to "@/sbin/ldconfig"'
+
+
+def check_program(program: str) -> list[Finding]:
+    """Check ``program``, a path of the host, and return a warning if it is not called ldconfig.
+
+    :raises Refusal: stage "ldcache", in the reference's words: it is missing, or not a program.
+    """
+    if program in USUAL_PROGRAMS:
+        return []
+    try:
+        mode = os.stat(program).st_mode
+    except OSError as error:
+        text = f"open failed: {program}: {reason(error)}"
+        raise Refusal("ldcache", text, _HINT) from None
+    if not stat.S_ISREG(mode) or not mode & 0o111:
+        raise Refusal("ldcache", f"process {program} failed with error code: 1", _HINT)
+    if paths.basename(program) in map(paths.basename, USUAL_PROGRAMS):
+        return []
+    message = f"{program} is not run: the hook writes the loader cache itself"
+    hint = f'set ldcache = "ldconfig" under [nvgraft] in config.toml to run it, or {_HINT}'
+    return [Finding("ldconfig-not-run", "warning", message, hint)]
