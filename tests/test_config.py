@@ -29,6 +29,7 @@ from nvgraft.system.trusted import Untrusted
 P = ParamSpec("P")
 
 LOAD = "error getting hook config: failed to load config"
+FILE = f"{LOAD}: couldn't open required configuration file: failed to load specified config file"
 UNMARSHAL = f"{LOAD}: failed to unmarshal config"
 
 
@@ -161,7 +162,7 @@ def test_wrong_types_are_refused_with_their_position(text: str, problem: str) ->
 )
 def test_syntax_errors_are_refused_with_their_position(text: bytes, position: str) -> None:
     """A file that is not TOML is refused with line and column."""
-    phrase = f"{LOAD}: failed to load specified config file: {position}: "
+    phrase = f"{FILE}: {position}: "
     assert refusal(settings_from_toml, text, "/x/config.toml").startswith(phrase)
 
 
@@ -268,7 +269,7 @@ def test_a_missing_file_matters_only_when_it_was_named(tmp_path: Path) -> None:
     )
     assert (
         refusal(load_config, None, {"NVIDIA_CTK_CONFIG_FILE_PATH": f"{tmp_path}"})
-        == f"{phrase}{tmp_path}: is a directory"
+        == f"{FILE}: read {tmp_path}: is a directory"
     )
 
 
@@ -300,7 +301,7 @@ def test_an_untrusted_file_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(Refusal) as caught:
             load_config(explicit, environ, open_file=untrusted)
-        phrase = f"{LOAD}: failed to load specified config file: {path} is not trusted"
+        phrase = f"{FILE}: {path} is not trusted"
         assert caught.value.text == f"{phrase}: /tmp: group or others may write it"
         assert caught.value.hint == "chmod go-w /tmp"
 
@@ -381,13 +382,13 @@ def test_an_unreadable_default_file_is_refused(
     """
     path = tmp_path / "nvidia-container-runtime" / "config.toml"
     path.mkdir(parents=True)
-    phrase = f"{LOAD}: failed to load specified config file: open "
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
-    assert refusal(load_config, None, environ) == f"{phrase}{path}: is a directory"
+    assert refusal(load_config, None, environ) == f"{FILE}: read {path}: is a directory"
+    assert refusal(load_config, str(path), {}) == f"{FILE}: read {path}: is a directory"
     path.rmdir()
     path.write_text("disable-require = true\n")
     monkeypatch.setattr(module, "LIMIT", 5)
-    assert refusal(load_config, None, environ) == f"{phrase}{path}: file too large"
+    assert refusal(load_config, None, environ) == f"{FILE}: open {path}: file too large"
 
 
 def test_a_misspelt_attribute_is_a_mistake() -> None:

@@ -18,6 +18,8 @@ from nvgraft.base import files
 from nvgraft.base._os import signal, stat
 from nvgraft.base.errors import NO_OUTPUT, Refusal, UsageError, printable
 from nvgraft.request.config import (
+    ERROR,
+    OPEN_ERROR,
     Config,
     config_from_settings,
     config_path,
@@ -44,7 +46,6 @@ _HOOK = "nvgraft-hook"
 _HOOK_VARIABLES = (names.CONFIG_VARIABLE, names.CONFIG_HOME_VARIABLE, names.MPS_DIRECTORY)
 
 _CREATE = "failed to create NVIDIA Container Runtime: "
-_CONFIG_ERROR = "error getting hook config: failed to load config: "
 
 #: The names under which the reference installs its runtime with a fixed mode:
 #: nvidia-container-runtime.legacy.
@@ -230,9 +231,8 @@ def _load_config(environ: Mapping[str, str], *, whole: bool) -> Config:
         return config_from_settings(settings) if whole else Config(**settings)
     except Refusal as refusal:
         text = "\n".join(part for part in (refusal.first_line, refusal.text) if part)
-        raise Refusal(
-            "", "error loading config: " + text.removeprefix(_CONFIG_ERROR), refusal.hint
-        ) from None
+        text = text.removeprefix(ERROR).removeprefix(OPEN_ERROR)
+        raise Refusal("", f"error loading config: {text}", refusal.hint) from None
 
 
 def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) -> None:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 LIMIT = 1 << 20
 
 ERROR = "error getting hook config: failed to load config: "
+#: This stands before errors of the file and its text in the reference's hook, not in its runtime.
+OPEN_ERROR = "couldn't open required configuration file: "
+FILE_ERROR = f"{ERROR}{OPEN_ERROR}failed to load specified config file: "
 
 _CLI = ("nvidia-container-cli",)
 _RUNTIME = ("nvidia-container-runtime",)
@@ -242,20 +245,19 @@ def read_config_file(path: str, required: bool, open_file: Callable[[str], int])
     except Untrusted as error:
         raise Refusal(
             "",
-            f"{ERROR}failed to load specified config file: {path} is not trusted: {error}",
+            f"{FILE_ERROR}{path} is not trusted: {error}",
             error.hint,
         ) from None
-    except OSError as error:
+    except FileNotFoundError as error:
         if required:
             hint = "point -config at an existing file, or remove the option and the variable"
             raise Refusal(
                 "",
-                f"{ERROR}couldn't open required configuration file: open {path}:"
-                f" {files.reason(error)}",
+                f"{ERROR}{OPEN_ERROR}open {path}: {files.reason(error)}",
                 hint,
             ) from None
-        if isinstance(error, FileNotFoundError):
-            return None
+        return None
+    except OSError as error:
         raise _unreadable(path, error) from None
     try:
         return files.read_fd(fd, LIMIT)
@@ -394,7 +396,8 @@ def _os_release() -> str:
 
 
 def _unreadable(path: str, error: OSError) -> Refusal:
-    text = f"{ERROR}failed to load specified config file: open {path}: {files.reason(error)}"
+    call = "read" if isinstance(error, IsADirectoryError) else "open"
+    text = f"{FILE_ERROR}{call} {path}: {files.reason(error)}"
     return Refusal(
         "", text, f"config.toml must be a regular file of at most {LIMIT} bytes that root can read"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nvgraft.base import tomltext
 from nvgraft.base.errors import Refusal
-from nvgraft.request.config import ERROR, KEYS
+from nvgraft.request.config import ERROR, FILE_ERROR, KEYS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def settings_from_toml(data: bytes, path: str) -> dict[str, bool | int | str | l
 def _syntax(path: str, line: int, column: int, problem: str, hint: str = "") -> Refusal:
     return Refusal(
         "",
-        f"{ERROR}failed to load specified config file: ({line}, {column}): {problem}",
+        f"{FILE_ERROR}({line}, {column}): {problem}",
         hint or f"correct line {line} of {path}",
     )
 
