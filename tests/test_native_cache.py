@@ -193,6 +193,28 @@ def test_an_empty_image_gets_etc_and_a_cache(tmp_path: Path) -> None:
     assert stat.S_IMODE((root / "etc").stat().st_mode) == 0o755
 
 
+@pytest.mark.parametrize("debian", [True, False])
+def test_a_debian_image_is_not_searched_below_lib64(image: Path, debian: bool) -> None:
+    """Without a cache, /lib64 and /usr/lib64 are searched in other images than Debian's, as each
+    image's own ldconfig and loader do it. A directory that ld.so.conf names is searched anyway.
+    """
+    (image / "etc/ld.so.cache").unlink()
+    if debian:
+        (image / "etc/debian_version").write_text("12.5\n")
+    library(image / "usr/lib64/libwide.so.1", "libwide.so.1")
+    library(image / "lib64/libwider.so.1", "libwider.so.1")
+    update(image)
+    wide = [line for line in lines(image) if "lib64/" in line]
+    assert wide == ([] if debian else [
+        "libwider.so.1 (libc6,x86-64) => /lib64/libwider.so.1",
+        "libwide.so.1 (libc6,x86-64) => /usr/lib64/libwide.so.1",
+    ])  # fmt: skip
+    (image / "etc/ld.so.cache").unlink()
+    (image / CONF[1:]).write_text("/usr/lib64\n")
+    update(image)
+    assert any("/usr/lib64/libwide.so.1" in line for line in lines(image))
+
+
 def test_without_a_cache_all_directories_are_searched(image: Path) -> None:
     """Without a cache the configured and the system's directories are searched, and missing links
     are created.

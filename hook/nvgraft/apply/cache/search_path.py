@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 #: What ldconfig searches by default, on Debian and elsewhere. ``{}`` stands for Debian's name of
 #: the architecture.
-_SYSTEM_DIRECTORIES = ("/lib/{}", "/usr/lib/{}", "/lib", "/usr/lib", "/lib64", "/usr/lib64")
+_SYSTEM_DIRECTORIES = ("/lib/{}", "/usr/lib/{}", "/lib", "/usr/lib")
+#: What it also searches elsewhere. In a Debian image neither ldconfig nor the loader does.
+_WIDE_DIRECTORIES = ("/lib64", "/usr/lib64")
 #: A subdirectory whose own subdirectories have libraries for some processors.
 HWCAPS = "glibc-hwcaps"
 
@@ -68,6 +70,8 @@ class SearchPath:
         if configuration.beyond:
             self._beyond.append(f"its ld.so.conf has {configuration.beyond}")
         system = [path.format(f"{machine}-linux-gnu") for path in _SYSTEM_DIRECTORIES]
+        if not self._is_debian():
+            system += _WIDE_DIRECTORIES
         try:
             for path in given:
                 self._add(path, given=True, named=True)
@@ -82,6 +86,17 @@ class SearchPath:
     def left_out(self) -> list[str]:
         """What was not read, because of a bound or because it is on a volume."""
         return self._beyond + [f"{path} is on a volume" for path in self._rootfs.volumes]
+
+    def _is_debian(self) -> bool:
+        try:
+            place = self._rootfs.look("/etc")
+        except OSError as error:
+            check_absent(error)
+            return False
+        try:
+            return place.kind("debian_version") is not None
+        finally:
+            place.close()
 
     def _read(self, path: str) -> bytes:
         try:
