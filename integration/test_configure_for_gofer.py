@@ -63,6 +63,13 @@ def test_a_plain_directory_gets_the_driver(cli: Path, propagation: str) -> None:
     assert report.stderr == "0\n"
 
 
+def test_a_tmpfs_may_stand_for_proc(cli: Path) -> None:
+    """The driver's proc files may be mounted in a tmpfs of the process, too."""
+    tmpfs = "mount -t tmpfs tmpfs /c/rootfs/proc && mkdir -p /c/rootfs/proc/driver/nvidia"
+    report = configure(cli, f"nsenter --mount --target $P sh -c '{tmpfs}'")
+    check_compute_and_utility(report)
+
+
 def test_a_wrapper_may_stand_between(cli: Path) -> None:
     """The caller may have started the program through others."""
     wrapper = f"printf '#!/bin/sh\\n{cli} \"$@\"\\nexit $?\\n' > /c/wrapper; chmod +x /c/wrapper"

@@ -3,6 +3,8 @@
 A simulated host has no driver, so a device that the sandbox opens ends in ENXIO.
 """
 
+import shutil
+
 import pytest
 
 from containers import LOADER_LINE, Bundle, Run
@@ -67,6 +69,21 @@ def test_nvproxy_on_a_host_with_shared_mounts(bundle: Bundle) -> None:
     name_the_hook(bundle, "nvidia-container-runtime-hook")
     shared = "mount --make-rshared / && export LD_LIBRARY_PATH=/opt/containerd/lib:"
     assert_driver_in_sandbox(runsc(bundle, shared, "--directfs=false"))
+
+
+def test_nvproxy_without_root(bundle: Bundle) -> None:
+    """A user without privileges gets the driver from a rootless runsc in a user namespace."""
+    name_the_hook(bundle, "nvidia-container-runtime-hook")
+    shutil.copy(RUNSC, bundle.path / "runsc")  # which everybody can reach
+    bundle.set_program(LOOK)
+    bundle.give_to(1000)
+    user = "setpriv --reuid 1000 --regid 1000 --clear-groups unshare --user --map-root-user --mount"
+    run = f"{bundle.path}/runsc --root /tmp/runsc --rootless {RUNSC_OPTIONS} run"
+    done = bundle.on_host(
+        f"{bundle.reachable} && export PATH={bundle.installed.prefix}/bin:$PATH && "
+        f"{user} {run} --bundle {bundle.path} {bundle.name} < /dev/null"
+    )
+    assert_driver_in_sandbox(done)
 
 
 def test_the_hook_itself_says_why_it_cannot_serve_a_sandbox(bundle: Bundle) -> None:
