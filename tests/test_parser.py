@@ -191,6 +191,14 @@ def test_options_of_every_command_stand_before_and_after_it() -> None:
         assert titles.count(EVERYWHERE) == 1
 
 
+@pytest.mark.parametrize("option", ["--debug", "--no-pager", "--color=never"])
+def test_an_argument_named_like_a_command_of_the_original(option: str, capsys: Captured) -> None:
+    """A word of an argument, such as list, is not taken for nvidia-container-cli's command."""
+    assert main([option, "explain-error", "list"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.startswith("this text contains no known error")
+
+
 def test_the_usage_has_the_options_of_the_command_alone() -> None:
     """A usage leaves out the options of every command, which the help lists once below."""
     for parser in parsers(whole_program()):

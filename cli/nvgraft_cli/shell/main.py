@@ -33,10 +33,18 @@ def _confine(args: argparse.Namespace) -> None:
     logs.debug("confined", missing=", ".join(missing) or "nothing")
 
 
+def _first_command(words: list[str]) -> str:
+    """Return the first word that names a command: `nvgraft --debug why list` is not for list."""
+    from nvgraft_cli.shell.commands import GROUPS
+
+    known = {name for group in GROUPS.values() for name in group}
+    return next((word for word in words if word in known), "")
+
+
 def _run_original(words: list[str]) -> int | None:
     """Run a command line that is meant for nvidia-container-cli, or return None."""
     original = posixpath.basename(sys.argv[0]) == ORIGINAL_NAME
-    if not original and COMMANDS.keys().isdisjoint(words):
+    if not original and _first_command(words) not in COMMANDS:
         return None
     from nvgraft_cli.container_cli import command, options
 
