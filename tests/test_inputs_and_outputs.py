@@ -171,6 +171,41 @@ def test_an_output_that_cannot_be_written_is_one_line(bundle: Path, tmp_path: Pa
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_output_to_a_device_or_a_pipe(bundle: Path, tmp_path: Path) -> None:
+    """A device or a pipe is written to, and never replaced by a file."""
+    words = ["plan", "--container", str(bundle), "--host", "eks-t4"]
+    expected = nvgraft(*words).stdout
+    assert nvgraft(*words, "-o", "/proc/self/fd/1").stdout == expected
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        nvgraft(*words, "-o", pipe)
+        assert os.read(reader, 1 << 16) == expected
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    full = tmp_path / "full"
+    full.symlink_to("/dev/full")
+    assert b"no space left on device" in nvgraft(*words, "-o", full, code=2).stderr
+    assert full.is_symlink() and Path("/dev/full").is_char_device()
+
+
+def test_output_keeps_the_mode_and_follows_no_link(bundle: Path, tmp_path: Path) -> None:
+    """A file that is replaced keeps its mode. A link is replaced, not what it leads to."""
+    words = ["plan", "--container", str(bundle), "--host", "eks-t4", "-o"]
+    answer, target = tmp_path / "answer", tmp_path / "target"
+    answer.touch(0o600)
+    nvgraft(*words, answer)
+    assert (answer.stat().st_mode & 0o777, answer.stat().st_size > 0) == (0o600, True)
+    answer.unlink()
+    target.write_text("before")
+    answer.symlink_to(target)
+    nvgraft(*words, answer)
+    assert not answer.is_symlink()
+    assert target.read_text() == "before"
+
+
 def test_output_in_another_programs_process(bundle: Path, tmp_path: Path, capsys: Captured) -> None:
     """main() called by another program writes the file as well."""
     words = ["plan", "--container", str(bundle), "--host", "eks-t4"]

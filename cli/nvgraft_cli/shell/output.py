@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import sys
 from collections.abc import Mapping
 
@@ -32,9 +33,11 @@ def _is_command_of_simulate() -> bool:
 
 
 def write_whole(path: str, data: bytes, mode: int | None = None) -> None:
-    """Replace the file ``path`` by ``data`` atomically.
+    """Replace the file ``path`` by ``data`` atomically, or write to a device or pipe of that name.
 
-    :param mode: permission bits; None leaves them to the umask.
+    A link is replaced, and what it leads to stays: somebody else may have made it.
+
+    :param mode: permission bits; None keeps those of the file, and leaves a new one to the umask.
     :raises InputError: the file cannot be written, or would be lost with a simulated host.
     """
     if _is_command_of_simulate():
@@ -42,17 +45,39 @@ def write_whole(path: str, data: bytes, mode: int | None = None) -> None:
             f"{path}: would be lost: a simulated host throws its files away when the command ends"
             f" | write to standard output: nvgraft simulate HOST -- COMMAND > {path}"
         )
+    try:
+        if _is_device(path):
+            with open(path, "wb") as file:
+                file.write(data)
+        else:
+            _replace(path, data, mode)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be written: {(error.strerror or str(error)).lower()}: choose"
+            " another file"
+        ) from error
+
+
+def _is_device(path: str) -> bool:
+    """Tell whether ``path`` is a device, a pipe or a socket, such as /dev/stdout."""
+    try:
+        kind = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(kind) and not stat.S_ISDIR(kind)
+
+
+def _replace(path: str, data: bytes, mode: int | None) -> None:
     temporary = f"{path}.{os.getpid()}.tmp"
+    if mode is None and os.path.isfile(path) and not os.path.islink(path):
+        mode = stat.S_IMODE(os.lstat(path).st_mode)
     try:
         with open(temporary, "xb") as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             file.write(data)
         os.replace(temporary, path)
-    except OSError as error:
+    except OSError:
         if os.path.exists(temporary):
             os.unlink(temporary)
-        raise InputError(
-            f"{path}: cannot be written: {(error.strerror or str(error)).lower()}: choose"
-            " another file"
-        ) from error
+        raise
