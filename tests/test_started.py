@@ -55,6 +55,17 @@ def test_a_hook_of_the_bundle_is_removed_with_the_others(tmp_path: Path) -> None
     assert plan.reason.startswith("nvgraft-runtime leaves the hook out")
 
 
+@pytest.mark.parametrize("entry", [None, {"path": "/x/nvgraft-hook", "args": 1}], ids=repr)
+def test_entries_of_other_types_are_no_hook(tmp_path: Path, entry: object) -> None:
+    """Entries that the runtime keeps and that do not call the hook are passed over."""
+    bundle = make_bundle(
+        tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=0", hooks={"prestart": [entry, entry]}
+    )
+    plan, refusal = plan_bundle(str(bundle), HOST, None, mode="runtime")
+    assert refusal is None
+    assert plan.decision in ("inject", "skip")
+
+
 def test_a_gate_takes_the_gpus_away(tmp_path: Path) -> None:
     """With NVIDIA_GDS=enabled the runtime hides the GPUs from the hook, with a warning and what to
     do; the hook alone would add them.

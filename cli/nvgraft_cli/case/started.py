@@ -77,8 +77,9 @@ def _calls_hook(data: bytes) -> bool:
     hooks = json.loads(data).get("hooks") or {}
     return any(
         posixpath.basename(hook.get("path", "")) in names.HOOK_NAMES
-        and "prestart" in (hook.get("args") or ())
+        and "prestart" in (arguments if isinstance(arguments := hook.get("args"), list) else ())
         for hook in hooks.get("prestart") or ()
+        if isinstance(hook, dict)  # the runtime keeps a null
     )
 
 
