@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from bundles import EVERYTHING, make_bundle
 from nvgraft.base.errors import Refusal
 from nvgraft.container.offline_target import OfflineTarget
 from nvgraft.host.snapshot import SnapshotTree
 from nvgraft.plan.actions import Bind, UpdateLoaderCache
 from nvgraft.plan.compat import compat_directory
 from nvgraft_cli.case.planning import plan_bundle
+from nvgraft_specs import gallery
 
 LOOP = "too many levels of symbolic links"
 DRIVER = "535.104.05"
@@ -149,6 +151,24 @@ def test_a_file_in_the_place_of_a_directory_has_no_libraries(
 ) -> None:
     """A regular file at /usr/local/cuda or compat, or behind a link there, means no libraries."""
     assert compat_directory(image(*files, links=links), DRIVER, "ldconfig") == (None, [])
+
+
+def test_the_container_is_refused_before_the_drivers_files(tmp_path: Path) -> None:
+    """Of a fault of the image and one of the host's loader cache the first one is named, as by the
+    reference. Without the image's fault the other one is.
+    """
+    document = json.loads(Path(gallery.path("eks-t4")).read_text())
+    document["ld_so_cache"].insert(0, ["libcuda.so.1", "libc6,x86-64", "/gone/libcuda.so.1"])
+    host = tmp_path / "host.json"
+    host.write_text(json.dumps(document))
+    bundle = make_bundle(tmp_path / "b", *EVERYTHING)
+    for stage in ("detection", "container"):
+        _, refusal = plan_bundle(str(bundle), str(host), None)
+        assert refusal is not None
+        assert refusal.stage == stage
+        if stage == "detection":
+            (bundle / "rootfs/usr/local").mkdir(parents=True)
+            (bundle / "rootfs/usr/local/cuda").symlink_to("cuda")
 
 
 @pytest.mark.parametrize(

@@ -121,17 +121,18 @@ def _load_the_rest() -> None:
 
 def _plan(job: Job, config: Config, host: Host, container: Container, log: DebugLog) -> Injection:
     from nvgraft.host.inventory import read_inventory
-    from nvgraft.plan.planner import make_plan
+    from nvgraft.plan.planner import make_plan, read_in_order
 
     container.bound(config.image_limits)
     _log_container(log, job, container)
     target = LiveTarget(container, host.machine)
-    inventory = read_inventory(
-        host,
-        job.path,
-        mps_directory(paths.environment(), config),
-        job.omit,
-        job.request.imex_channels.ids(),
+    mps = mps_directory(paths.environment(), config)
+    inventory = read_in_order(
+        lambda: read_inventory(host, job.path, mps, job.omit, job.request.imex_channels.ids()),
+        job.request,
+        host.report.driver_version,
+        target,
+        job.settings,
     )
     log_inventory(log, inventory)
     plan = make_plan(job.request, inventory, target, job.settings)

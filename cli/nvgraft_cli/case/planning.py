@@ -13,7 +13,7 @@ from nvgraft.base.finding import Finding
 from nvgraft.container.offline_target import OfflineTarget
 from nvgraft.formats.tree import Bounds, OutOfBounds
 from nvgraft.plan.actions import Bind, Plan
-from nvgraft.plan.planner import make_plan
+from nvgraft.plan.planner import make_plan, read_in_order
 from nvgraft.request.decision import Decision, decide
 from nvgraft.request.request import check_request
 from nvgraft_cli.case.bundle import ContainerSide, open_container
@@ -110,8 +110,10 @@ class Case:
         if self._given.beyond is not None:
             raise self._given.beyond
         target = self.target  # the reference looks at the container before the driver's files
-        inventory = self.host.inventory
-        plan = make_plan(decision.request, inventory, target, self.host.settings)
+        request, settings = decision.request, self.host.settings
+        version = self.host.facts.report.driver_version
+        inventory = read_in_order(lambda: self.host.inventory, request, version, target, settings)
+        plan = make_plan(request, inventory, target, settings)
         logs.debug("planned", actions=len(plan.actions), libraries_in=plan.target.libs_dir)
         planned = {action.source for action in plan.actions if isinstance(action, Bind)}
         for component in (*inventory.files.libraries, *inventory.files.binaries):

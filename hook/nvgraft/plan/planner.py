@@ -65,6 +65,33 @@ _CAPS_DIRECTORY = "/dev/nvidia-caps"
 _LOADER_FILES = ("ld.so.cache", "ld.so.cache~", "ld.so.conf")
 
 
+def read_in_order(
+    read: Callable[[], Inventory],
+    request: Request,
+    driver_version: str,
+    target: Target,
+    settings: Settings,
+) -> Inventory:
+    """Return the inventory that ``read`` reads.
+
+    :raises Refusal: in the reference's order: a fault of the container comes before one of the
+        driver's files, and after NVML's.
+    """
+    try:
+        return read()
+    except Refusal as refusal:
+        if refusal.stage != "initialization":
+            _compat(request, driver_version, target, settings)
+        raise
+
+
+def _compat(
+    request: Request, driver_version: str, target: Target, settings: Settings
+) -> tuple[str | None, list[Finding]]:
+    compute = any("compute" in catalogue.LIBRARY_CLASSES[name] for name in request.capabilities)
+    return compat_directory(target, driver_version, settings.cuda_compat, compute=compute)
+
+
 def make_plan(
     request: Request, inventory: Inventory, target: Target, settings: Settings
 ) -> Injection:
@@ -74,10 +101,7 @@ def make_plan(
     """
     # As in the reference, a fault of the compat directory is refused before the devices are
     # checked.
-    compute = any("compute" in catalogue.LIBRARY_CLASSES[name] for name in request.capabilities)
-    compat, remarks = compat_directory(
-        target, inventory.report.driver_version, settings.cuda_compat, compute=compute
-    )
+    compat, remarks = _compat(request, inventory.report.driver_version, target, settings)
     selection = select_devices(request.devices, inventory.report.gpus)
     check_mig_request("mig-config", request.mig_config, selection)
     check_mig_request("mig-monitor", request.mig_monitor, selection)
