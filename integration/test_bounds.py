@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 import volumes
-from attacked import LIBS, Case, Outcome, make_tree, runtime_mounts
+from attacked import LIBS, ROOTFS, Case, Outcome, make_tree, runtime_mounts
 from bundles import EVERYTHING, make_bundle
 from harness import Installed
 from nvgraft.system import syscalls
@@ -241,3 +241,55 @@ def test_a_huge_honest_image_is_configured(attacked: Attacked, installed: Instal
     ended = Ended.of("hook", done.returncode, done.stderr)
     ended.within_bounds()
     assert "bounds" not in ended.said and ended.seconds < 3
+
+
+def cache(*, old: bool) -> bytes:
+    """Return a loader cache of just below 16 MiB, in which every row is the driver's library."""
+    name, path = b"libcuda.so.1\0", b"/usr/lib/libcuda.so.1\0"
+    if old:
+        count = ((16 << 20) - 100) // 12
+        header = b"ld.so-1.7.0\0" + struct.pack("<I", count)
+        return header + struct.pack("<iII", 0x303, 0, len(name)) * count + name + path
+    count = ((16 << 20) - 200) // 24
+    start = 48 + count * 24
+    header = struct.pack("<20sIIB3xI12x", b"glibc-ld.so.cache1.1", count, len(name + path), 2, 0)
+    row = struct.pack("<iIIIQ", 0x303, start, start + len(name), 0, 0)
+    return header + row * count + name + path
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["new format", "old format"])
+@pytest.mark.parametrize("known", [False, True], ids=["searched", "newer than all"])
+def test_the_largest_loader_cache(
+    old: bool, known: bool, attacked: Attacked, installed: Installed
+) -> None:
+    """A loader cache and a leftover of it, each as large as they may be, stay within the goal."""
+
+    def fill() -> None:
+        etc = ROOTFS / "etc"
+        (etc / "ld.so.cache").write_bytes(cache(old=old))
+        (etc / "ld.so.cache~").write_bytes(os.urandom(16 << 20))
+        if not known:
+            os.utime(etc / "ld.so.cache", (1, 1))
+
+    done = attacked(Case(prepare=fill, hook=measured(str(installed.hook))))
+    Ended.of("hook", done.returncode, done.stderr).within_bounds()
+    assert done.host == ()
+
+
+def test_any_number_of_mounts(attacked: Attacked, installed: Installed) -> None:
+    """A container with 11,000 mounts is configured in time."""
+
+    def mounts(rootfs: Path) -> None:
+        runtime_mounts(rootfs)
+        place = rootfs / "srv"
+        syscalls.mount("tmpfs", str(place), "tmpfs", 0)
+        points = [place / str(number) for number in range(10)]
+        for point in points:
+            point.mkdir()
+            syscalls.mount("tmpfs", str(point), "tmpfs", 0)
+        for point in points:  # each doubles the mounts
+            syscalls.mount(str(place), str(point), None, syscalls.MS_BIND | syscalls.MS_REC)
+
+    done = attacked(Case("/srv/", mounts=mounts, hook=measured(str(installed.hook))))
+    assert done.returncode == 0, done.stderr
+    Ended.of("hook", done.returncode, done.stderr).within_bounds()
