@@ -37,7 +37,7 @@ from nvgraft.apply.journal import Journal, JournalEntry
 from nvgraft.apply.undo import UndoLog
 from nvgraft.base.errors import Refusal
 from nvgraft.container.container import Container
-from nvgraft.formats.tree import Bounds
+from nvgraft.formats.tree import Bounds, OutOfBounds
 
 pytestmark = pytest.mark.requires("ldconfig", "x86_64")
 
@@ -593,6 +593,25 @@ def test_a_limit_gives_a_warning_and_old_rows_stay(
     assert text in finding.message
     assert set(old_lines) <= set(lines(image))
     assert any("libcuda.so.1" in line for line in lines(image))
+
+
+def test_links_that_take_too_long_are_left_out(
+    image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When no time is left to look for missing links, the rows are written, and a warning names the
+    directory.
+    """
+    library(image / "opt/lib/libnew.so.3.1", "libnew.so.3")
+    os.utime(image / "etc/ld.so.cache", (1, 1))
+
+    def late(_files: object, place: str, _library: object) -> bool:
+        raise OutOfBounds(place, "9.0 seconds", "image-seconds", 6)
+
+    monkeypatch.setattr("nvgraft.apply.cache.content._is_linked", late)
+    (finding,) = update(image)
+    assert "links in /opt/lib: 9.0 seconds, more than image-seconds = 6 allows" in finding.message
+    assert any("libnew.so.3" in line for line in lines(image))
+    assert not (image / "opt/lib/libnew.so.3").is_symlink()
 
 
 def test_the_image_cannot_turn_a_directory_into_a_link(image: Path) -> None:

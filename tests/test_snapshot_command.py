@@ -12,6 +12,7 @@ import pytest
 import hosts
 from bundles import EVERYTHING, make_bundle
 from nvgraft.base.errors import Refusal
+from nvgraft.formats.tree import Bounds
 from nvgraft.host.components import Host
 from nvgraft.host.inventory import read_inventory
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
@@ -228,6 +229,15 @@ def test_an_upgrade_is_planned_before_it_is_installed(tmp_path: Path, capsys: Ca
     assert refusal is None
     assert f"/usr/lib/x86_64-linux-gnu/libcuda.so.{version}" in hosts.mount_targets(plan)
     assert "/dev/nvidia1" in hosts.mount_targets(plan)
+
+
+def test_a_package_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory with any number of directories is no driver, and is not walked to its end."""
+    for number in range(20):
+        (tmp_path / "usr/lib" / str(number)).mkdir(parents=True)
+    monkeypatch.setattr("nvgraft_cli.snapshot.package.Bounds", lambda: Bounds(libraries=10))
+    with pytest.raises(InputError, match="11 libraries, more than image-libraries = 10 allows"):
+        open_package(str(tmp_path), "/", None)
 
 
 def test_a_driver_package_keeps_its_driver_root(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from functools import cmp_to_key
 
 from nvgraft.formats.ldcache import ARCHITECTURES, SIZE_LIMIT, compare_names
 from nvgraft.formats.ldcache_entries import CacheEntry, parse
-from nvgraft.formats.tree import Node, PathError, Tree, open_tree_at
+from nvgraft.formats.tree import Bounds, Node, OutOfBounds, PathError, Tree, open_tree_at
 from nvgraft.host.components import Host
 from nvgraft.host.gpus import DriverReport
 from nvgraft.host.libraries import LIBRARY_PREFIXES
@@ -85,13 +85,18 @@ def open_package(directory: str, installed_at: str, gpus: Host | None) -> Host:
     :raises InputError: ``directory`` has no driver, or more than one.
     """
     try:
-        files = open_tree_at(directory, directory.rstrip("/"))
+        files = open_tree_at(directory, directory.rstrip("/"), Bounds())
     except OSError as error:
         cause = (error.strerror or str(error)).lower()
         raise InputError(
             f"{directory}: {cause}: --root must name a directory with the files of a driver"
         ) from error
-    versions = _versions(files)
+    try:
+        versions = _versions(files)
+    except OutOfBounds as error:
+        raise InputError(
+            f"{error.text}: --root must name a directory with the files of a driver"
+        ) from error
     if len(versions) != 1:
         versions_text = ", ".join(sorted(versions))
         cause = f"has the driver versions {versions_text}" if versions else "has no driver"
@@ -129,6 +134,7 @@ def _versions(tree: Tree) -> dict[str, set[str]]:
     directories: list[tuple[str, list[str]]] = []
     while pending:
         path, depth = pending.pop()
+        tree.count_library(path)
         node = tree.lstat(path)
         if node is None or node.type != "dir":
             continue

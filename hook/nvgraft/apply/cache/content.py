@@ -90,7 +90,10 @@ class CacheContent:
             rows += [row for row in image_rows if (row.soname, row.flags, row.path) not in driver]
             if not search.beyond:
                 self._searched.update(search.directory.names)
-                self.links += _missing_links(files, search, made)
+                try:
+                    self.links += _missing_links(files, search, made)
+                except OutOfBounds as error:
+                    self._beyond.append(f"links in {search.directory.names[0]}: {error.excess}")
         table = self._without_gone(
             files,
             self._before or Table(),
@@ -213,7 +216,10 @@ def _is_linked(files: Files, place: str, library: FoundLibrary) -> bool:
     """Tell whether the SONAME of a library exists and is the library.
 
     Neither exists yet if the library is a link to a SONAME link that will be made.
+
+    :raises OutOfBounds: there is no time left.
     """
+    files.bounds.check_time(place)
     linked = files.identity(f"{place}/{library.soname}")
     return linked is not None and linked == files.identity(f"{place}/{library.name}")
 

@@ -110,6 +110,7 @@ class SearchPath:
     def _add(
         self, path: str, hwcaps: str | None = None, *, given: bool = False, named: bool
     ) -> None:
+        self._rootfs.bounds.check_time(path)  # to look at each may take long, through many links
         try:
             place = self._rootfs.look(path)
         except OSError as error:
