@@ -26,7 +26,6 @@ class Node:
         self.root = path / "root"
         self.root.mkdir()
         self.proc = path / "proc"
-        self.process("self", ())
         self.told: list[ContainerStart] = []
         self.now = 0
         self.observer = StartObserver(
@@ -142,6 +141,18 @@ def test_a_killed_hook(node: Node) -> None:
     assert start.message == "by signal 9 | run nvgraft recover"
 
 
+def test_a_node_in_a_container_is_like_any_other(node: Node) -> None:
+    """Hooks in the runtime's own pid namespace are not the container, whichever namespace it is."""
+    bundle = node.bundle("NVIDIA_VISIBLE_DEVICES=all")
+    node.executes(RUNC, "crun", "create", "-b", bundle, "f" * 64, namespace=7)
+    node.executes(HOOK, "/bin/sh", "/run/hook", parent=RUNC, namespace=7)
+    node.executes(HOOK, *HOOK_WORDS, parent=RUNC, namespace=7)
+    node.ends(HOOK)
+    (start,) = node.told
+    assert start.hook == "configured"
+    assert f"  {'f' * 12}  configured" in start.text()
+
+
 def test_warnings_are_shown(node: Node) -> None:
     """Warnings of a hook that has succeeded are lines of their own, without control characters."""
     create(node, "NVIDIA_VISIBLE_DEVICES=all")
@@ -185,6 +196,7 @@ def test_run_without_a_hook_is_shown_when_the_container_runs(node: Node) -> None
     """`runc run` lives as long as its container: the container's first program tells."""
     node.start("run", "--bundle", node.bundle(), "c1")
     node.executes(130, "/usr/bin/some-hook", "prestart", parent=RUNC)
+    node.executes(131, "ls", namespace=3)
     assert node.told == []
     node.executes(INIT, "sleep", "9", parent=RUNC, namespace=2)
     node.executes(INIT + 1, "ls", parent=INIT, namespace=2)
@@ -228,7 +240,7 @@ def test_nvgraft_runtime_becomes_the_runtime(node: Node) -> None:
 def test_a_rootless_container_has_its_record_with_its_user(node: Node) -> None:
     """The record of a rootless container is below its user's directory, and belongs to the user."""
     uid = 4711
-    (node.proc / str(RUNC)).mkdir()
+    (node.proc / str(RUNC)).mkdir(parents=True)
     os.chown(node.proc / str(RUNC), uid, -1)
     create(node, "NVIDIA_VISIBLE_DEVICES=7")
     path = node.record("c1", "nvgraft: mount error: x", directory=directory_of(uid))

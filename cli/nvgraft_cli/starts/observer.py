@@ -29,6 +29,8 @@ HOOKS = frozenset({"nvgraft-hook", "nvidia-container-runtime-hook"})
 _STARTING = ("create", "run")
 #: nvgraft's programs are scripts: they stand behind Python and one word of options.
 _PLACES = 3
+#: An id whose first 12 characters podman and docker show.
+_LONG_ID = re.compile(r"[0-9a-f]{64}")
 #: The exit code in the first line of a record.
 _EXIT = re.compile(r" exit (\d+) container ")
 #: The most generations between a runtime and a process that it starts.
@@ -62,7 +64,7 @@ class ContainerStart:
     def text(self) -> str:
         """Return one line, and one for each warning. Control characters are escaped."""
         took = "" if self.milliseconds is None else f" ({self.milliseconds:.0f} ms)"
-        name = self.container[:12] or "?"
+        name = self.container[:12] if _LONG_ID.fullmatch(self.container) else self.container or "?"
         lines = [f"{self.time}  {name:<12}  {self.hook}: {self.message}{took}"]
         return "\n".join(map(printable, [*lines, *(f"    {line}" for line in self.warnings)]))
 
@@ -103,7 +105,6 @@ class StartObserver:
         self._proc = proc
         self._runtimes: dict[int, _Pending] = {}
         self._hooks: dict[int, int] = {}
-        self._own_namespace = self._namespace("self")
 
     def take(self, event: ProcessEvent) -> None:
         """Handle an event of the kernel."""
@@ -196,11 +197,12 @@ class StartObserver:
 
     def _other_program(self, pid: int) -> None:
         """Handle a program of a container, which only starts after all hooks."""
-        if self._namespace(pid) in ("", self._own_namespace):
+        runtime = self._runtime_of(pid)
+        # Hooks of others are in the runtime's own pid namespace.
+        if not runtime or self._namespace(pid) in ("", self._namespace(runtime)):
             return
-        pending = self._runtimes.get(self._runtime_of(pid))
-        if pending is not None and not pending.told:
-            self._tell_without_hook(pending)
+        if not self._runtimes[runtime].told:
+            self._tell_without_hook(self._runtimes[runtime])
 
     def _tell_without_hook(self, pending: _Pending) -> None:
         start, decision = pending.start, pending.decision
@@ -255,7 +257,7 @@ class StartObserver:
         except OSError:
             return "/"
 
-    def _namespace(self, pid: int | str) -> str:
+    def _namespace(self, pid: int) -> str:
         try:
             return os.readlink(f"{self._proc}/{pid}/ns/pid")
         except OSError:
