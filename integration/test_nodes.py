@@ -89,6 +89,21 @@ def test_a_change_stays_on_the_node(node: Installed) -> None:
     assert outside.stdout != shown
 
 
+def test_standard_input_reaches_the_node(node: Installed) -> None:
+    """``-`` reads the caller's standard input on the node, where the command is confined: a pipe
+    and a file.
+    """
+    words = [str(node.cli), "plan", "--node", NODE, "--container", "-"]
+    with open(BUNDLE / "config.json", "rb") as file:
+        text = file.read()
+        file.seek(0)
+        from_file = subprocess.run(words, stdin=file, capture_output=True, timeout=60)
+    from_pipe = subprocess.run(words, input=text, capture_output=True, timeout=60)
+    assert (from_file.returncode, from_file.stderr) == (0, b"")
+    assert from_file.stdout.startswith(b"inject: ")
+    assert (from_pipe.stdout, from_pipe.stderr) == (from_file.stdout, b"")
+
+
 def test_exit_codes_and_errors_are_those_of_the_command(node: Installed) -> None:
     """The exit code and the error of a command on the node are as without --node."""
     done = nvgraft(node, "plan", "--container", "/nowhere", code=2)

@@ -95,10 +95,6 @@ def _go_there(args: argparse.Namespace) -> None:
     """
     from nvgraft_cli.shell import arguments
 
-    if arguments.reads_stdin(args):
-        from nvgraft_cli.shell import stdin
-
-        stdin.keep()
     if args.output is not None:
         from nvgraft_cli.shell import apart
 
@@ -110,6 +106,11 @@ def _go_there(args: argparse.Namespace) -> None:
         from nvgraft_cli.shell import nodes
 
         nodes.enter(args.node)
+    if arguments.reads_stdin(args):
+        from nvgraft_cli.shell import stdin
+
+        # A confined command cannot open a file that is not on the node.
+        stdin.keep(copied=args.node is not None)
 
 
 def _answer_here(args: argparse.Namespace) -> int:

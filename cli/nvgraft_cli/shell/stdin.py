@@ -10,15 +10,16 @@ from nvgraft.base.files import reason
 from nvgraft_cli.shell.errors import InputError
 
 
-def keep() -> None:
+def keep(*, copied: bool) -> None:
     """Replace standard input by a temporary file with its content, unless it is a file already.
 
     A socket cannot be opened by its path, and a pipe or an archive only once.
 
+    :param copied: copy a file, too.
     :raises InputError: it cannot be read or kept.
     """
     try:
-        if stat.S_ISREG(os.fstat(0).st_mode):
+        if stat.S_ISREG(os.fstat(0).st_mode) and not copied:
             return
         if sys.stdin.isatty():
             print("nvgraft: reading standard input; Ctrl-D ends it", file=sys.stderr)
