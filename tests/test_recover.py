@@ -467,6 +467,20 @@ def test_a_directory_that_is_no_root_file_system_is_not_changed(
     assert len(names(directory)) == 1
 
 
+def test_a_root_file_system_on_fuse_is_not_looked_at(
+    rootfs: Path, directory: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A root file system on FUSE, whose server may never answer, is named and not looked at."""
+    killed(rootfs, JournalEntry("file", "/etc/empty"))
+    (rootfs / "etc/empty").touch()
+    mount = f"99 1 0:9 / {rootfs.parent} rw - fuse.x y rw,user_id=0\n"
+    monkeypatch.setattr("nvgraft_cli.case.fuse._mountinfo", lambda: mount)
+    assert recover() == 1
+    assert f"{rootfs}: it is on the FUSE file system {rootfs.parent}" in capsys.readouterr().out
+    assert (rootfs / "etc/empty").exists()
+    assert len(names(directory)) == 1
+
+
 def test_a_dry_run_creates_no_directory(directory: Path) -> None:
     """Where no hook has run, --dry-run creates no directory."""
     assert recover("--dry-run") == 0

@@ -51,7 +51,7 @@ ALLOWED = {
         "pages": "shell",
         "plan": "case shell cdi",
         "prove": "case shell",
-        "recover": "shell",
+        "recover": "case shell",
         "register": "install shell",
         "snapshot": "case shell cdi",
         "starts": "shell",

@@ -20,7 +20,8 @@ def engine_config(options: GlobalOptions, ldconfig: str = "") -> Config:
     """Return the engine's configuration for a command line.
 
     The original CLI does not read config.toml. Only nvgraft's own keys are used here: whether the
-    host is simulated, and how the loader cache is written. A file that cannot be read is ignored.
+    host is simulated, how the loader cache is written, and whether FUSE is allowed. A file that
+    cannot be read is ignored.
     """
     try:
         written = load_config(
@@ -42,6 +43,7 @@ def engine_config(options: GlobalOptions, ldconfig: str = "") -> Config:
         features_disable_imex_channel_creation=not options.create_imex_channels,
         simulated_host=written.simulated_host,
         host_snapshot=written.host_snapshot,
+        allow_fuse=written.allow_fuse,
         # A program that is named on the command line is to be run.
         ldcache_mode="ldconfig" if ldconfig else written.ldcache_mode,
     )

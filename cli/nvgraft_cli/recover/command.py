@@ -17,6 +17,7 @@ from nvgraft.base.files import reason
 from nvgraft.container.container import is_host_root
 from nvgraft.system import lock, syscalls
 from nvgraft.system.rundir import require_private
+from nvgraft_cli.case.fuse import check_path
 from nvgraft_cli.shell import logs, terminal
 from nvgraft_cli.shell.arguments import add_answer, add_node
 from nvgraft_cli.shell.errors import InputError
@@ -200,6 +201,10 @@ def _clear(directory: int, left: left_journal.Left, *, dry_run: bool) -> Report:
         if not dry_run:
             left_journal.rewrite(directory, left)
         return Report(left.name, "", "cleared", "a hook that was killed before it made anything")
+    try:
+        check_path(heading.rootfs)
+    except InputError as error:
+        return Report(left.name, heading.rootfs, "unreachable", str(error))
     try:
         rootfs_fd = syscalls.openat2(
             -1, heading.rootfs, os.O_PATH | os.O_DIRECTORY, syscalls.RESOLVE_NO_MAGICLINKS

@@ -135,7 +135,8 @@ def read(directory: int, name: str) -> Left:
     :raises ValueError: when it is damaged. No hook leaves a damaged one, however it ends.
     :raises OSError: when it cannot be read.
     """
-    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(name, flags, dir_fd=directory)
     try:
         data = read_fd(fd, SIZE_LIMIT)
         written = os.fstat(fd).st_mtime_ns

@@ -37,8 +37,10 @@ _PLACEHOLDER_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O
 _ATTEMPTS = 128
 _PATIENCE = 0.02  # seconds
 
-#: Seconds to wait for a server to remove closed files, and between two looks.
-_CLOSING, _PAUSE = 1.0, 0.01
+#: Seconds to wait for a server to remove closed files.
+_CLOSING = 1.0
+#: Seconds between two tries to remove their directory.
+_AGAIN = 0.01
 
 _KINDS = {
     "device": stat.S_ISCHR,
@@ -118,7 +120,7 @@ def remove_directory(name: str, parent: int, container: Container) -> None:
                 or time.monotonic() > deadline
             ):
                 raise
-        time.sleep(_PAUSE)
+        time.sleep(_AGAIN)
 
 
 class _Made:
