@@ -95,3 +95,12 @@ def test_every_command_tells(
     main(["--debug", *(word.format(**places) for word in words)])
     logged = [text for text in capsys.readouterr().err.splitlines() if " debug: " in text]
     assert any(line.format(**places) in text for text in logged)
+
+
+def test_notes_are_lines_of_the_log(bundle: str, capsys: Captured) -> None:
+    """A note beside an answer is a line of the log, so --log-format json makes it an object."""
+    words = ["plan", "--bundle", bundle, "--host", "eks-t4", "--format", "cdi"]
+    assert main([*words, "--log-format", "json"]) == 0
+    notes = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert all(note["event"].startswith("not in the CDI specification: ") for note in notes)
+    assert notes != []

@@ -303,7 +303,7 @@ def test_what_is_too_long_is_left_out_and_said(
     )
     monkeypatch.setattr("sys.stdin", stdin)
     assert main(["explain-error"]) == 0
-    assert capsys.readouterr().err == "nvgraft: only the first 1 MiB are read\n"
+    assert capsys.readouterr().err == "nvgraft explain-error: only the first 1 MiB are read\n"
     assert LIMIT >= 10 << 20
 
 

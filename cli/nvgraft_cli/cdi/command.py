@@ -5,10 +5,11 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from nvgraft.base.errors import Refusal, printable
+from nvgraft.base.errors import Refusal
 from nvgraft_cli.case.hosts import open_host, read_configuration
 from nvgraft_cli.cdi import DEFAULT_STRATEGIES, STRATEGIES
 from nvgraft_cli.cdi.arguments import add_hook_path
+from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.arguments import add_answer, add_host
 
 if TYPE_CHECKING:
@@ -133,4 +134,4 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_note(host: str, text: str) -> None:
-    print(f"nvgraft cdi: {printable(host)}: {printable(text)}", file=sys.stderr)
+    logs.get().info(f"{host}: {text}")

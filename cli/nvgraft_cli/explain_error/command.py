@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
             print("nvgraft: paste the error, then press Ctrl-D", file=sys.stderr)
         data = sys.stdin.buffer.read(LIMIT + 1)
         if len(data) > LIMIT:
-            print(f"nvgraft: only the first {LIMIT >> 20} MiB are read", file=sys.stderr)
+            logs.get().info(f"only the first {LIMIT >> 20} MiB are read")
         text = decode(data[:LIMIT])
     if not text.strip():
         raise InputError("no text: pass the error as an argument, or on standard input")

@@ -2,9 +2,8 @@
 
 import argparse
 import os
-import sys
 
-from nvgraft.base.errors import printable, printable_lines
+from nvgraft.base.errors import printable_lines
 from nvgraft.base.files import reason
 from nvgraft.report.last_error import DIRECTORY, SIZE_LIMIT, directory_of, file_name
 from nvgraft.system import userns
@@ -105,7 +104,7 @@ def _records(directory: str, wanted: str) -> list[tuple[int, str]]:
     for path, status in found:
         if problem := unlike_ours(status, SIZE_LIMIT):
             line = f"{path} is not used: {problem} | no hook has made it: remove it"
-            print(printable(f"nvgraft last-error: {line}"), file=sys.stderr)
+            logs.get().info(line)
         elif os.path.basename(path).startswith(wanted):
             records.append((status.st_mtime_ns, path))
     return records

@@ -4,12 +4,11 @@ import argparse
 import json
 import sys
 
-from nvgraft.base.errors import printable
 from nvgraft.plan.actions import Plan
 from nvgraft_cli.case.hosts import ask_first
 from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.cdi.arguments import add_hook_path
-from nvgraft_cli.shell import refusals, terminal, text
+from nvgraft_cli.shell import logs, refusals, terminal, text
 from nvgraft_cli.shell.arguments import add_answer, add_case
 
 _EXAMPLES = """\
@@ -58,12 +57,12 @@ def _print_cdi(plan: Plan, hook_path: str) -> None:
     """Print the specification; list on stderr the parts of the plan that it lacks."""
     if plan.decision != "inject":
         if plan.decision == "skip":
-            print(f"nvgraft plan: no CDI specification: {printable(plan.reason)}", file=sys.stderr)
+            logs.get().info(f"no CDI specification: {plan.reason}")
         return
     from nvgraft_cli.cdi import spec
     from nvgraft_cli.cdi.planned import planned_spec
 
     planned = planned_spec(plan, hook_path)
     for line in planned.left_out:
-        print(f"nvgraft plan: not in the CDI specification: {printable(line)}", file=sys.stderr)
+        logs.get().info(f"not in the CDI specification: {line}")
     sys.stdout.write(spec.text(planned.document, "json"))

@@ -1,11 +1,9 @@
 """``nvgraft prove``: print whether libraries and programs will load, and from which files."""
 
 import argparse
-import sys
 
-from nvgraft.base.errors import printable
 from nvgraft_cli.case.hosts import ask_first
-from nvgraft_cli.shell import terminal
+from nvgraft_cli.shell import logs, terminal
 from nvgraft_cli.shell.arguments import add_answer, add_case
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
@@ -68,10 +66,7 @@ def run(args: argparse.Namespace) -> int:
             raise refusal
         tree = case.planned_tree
         if plan.decision == "skip":
-            print(
-                f"nvgraft prove: note: the container gets nothing: {printable(plan.reason)}",
-                file=sys.stderr,
-            )
+            logs.get().info(f"note: the container gets nothing: {plan.reason}")
         proofs = [
             prove(what, args.program, tree, plan, container, case.host.isa_level)
             for what in args.what
