@@ -202,6 +202,30 @@ def test_a_volume_without_end_is_not_listed(
     assert words in ended.said
 
 
+def test_the_hosts_ldconfig_has_the_same_time(attacked: Attacked, installed: Installed) -> None:
+    """With ``ldcache = "ldconfig"``, a volume without end that ld.so.conf names ends in a refusal
+    that names the bound.
+    """
+
+    def mounts(rootfs: Path) -> None:
+        runtime_mounts(rootfs)
+        volumes.mount(rootfs / "vol", lambda path: None if path else endless("lib.so."))
+
+    keys = 'allow-fuse = true\nldcache = "ldconfig"\nimage-seconds = 1'
+    done = attacked(
+        Case(
+            f"/vol/\n/etc/ld.so.conf = /vol\\n{LIBS}\\n",
+            mounts=mounts,
+            hook=measured(str(installed.hook)),
+            config={"nvgraft": keys},
+        )
+    )
+    ended = Ended.of("hook", done.returncode, done.stderr)
+    ended.within_bounds()
+    assert "it had not finished after " in ended.said and "raise image-seconds" in ended.said
+    assert (done.mounts, done.files, done.host) == ((), (), ())
+
+
 def test_a_library_directory_on_a_volume_without_end_is_refused(
     attacked: Attacked, installed: Installed
 ) -> None:

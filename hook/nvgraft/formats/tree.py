@@ -27,6 +27,9 @@ MAX_LINKS = 20
 _MAX_LEVELS = 512
 _MAX_PENDING = 4096
 
+#: How to start an image in spite of a bound.
+RAISE = "use a smaller image or volume, or raise {} under [nvgraft] in config.toml"
+
 #: Names of a directory that are read before they are counted, and names of one that is so large
 #: that their bytes are counted too: to count the others would only cost time.
 AT_ONCE, _MANY = 512, 4096
@@ -81,7 +84,7 @@ class OutOfBounds(Refusal):
         super().__init__(
             "container",
             f"{where}: {self.excess}",
-            f"use a smaller image or volume, or raise {key} under [nvgraft] in config.toml",
+            RAISE.format(key),
         )
 
 

@@ -110,7 +110,7 @@ def run(image: int, argv: Sequence[str], jail: Jail, timeout: float) -> ProgramE
                     " a FIFO in a file's place?"
                 )
             elif stopped:
-                late = f"it had not finished after {timeout:g} seconds"
+                late = f"it had not finished after {timeout:.1f} seconds"
     finally:
         status = started.end(grace=0)
     return ProgramEnd(signal.SIGKILL if status is None else status, late, printed)

@@ -20,6 +20,7 @@ from nvgraft.apply.targets import open_in_root
 from nvgraft.base._os import os, stat
 from nvgraft.base.errors import Refusal
 from nvgraft.formats import elf, ld_so_conf
+from nvgraft.formats.tree import RAISE
 from nvgraft.system import jail, seccomp, syscalls, userns
 
 TYPE_CHECKING = False
@@ -69,15 +70,20 @@ class ConfinedLdconfig(LoaderCacheStep):
     ) -> None:
         assert self._cache is not None
         ids = (container.uid, container.gid)
-        self._cache.update(
-            container.rootfs_fd,
-            action.directories,
-            *ids,
-            undo,
-            journal,
-            container.bounds.time_left(),
-            pivot=self._pivot,
-        )
+        try:
+            self._cache.update(
+                container.rootfs_fd,
+                action.directories,
+                *ids,
+                undo,
+                journal,
+                container.bounds.time_left(),
+                pivot=self._pivot,
+            )
+        except Refusal as refusal:
+            if container.bounds.time_left() <= 0:
+                refusal.hint += f": {RAISE.format('image-seconds')}"
+            raise
 
     def close(self) -> None:
         if self._cache is not None:
