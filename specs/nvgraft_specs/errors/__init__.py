@@ -22,7 +22,7 @@ Keys of an ``[[error]]``:
   which are not printed.
 """
 
-FILES = ("toolkit", "engine", "kubernetes", "cuda", "inside", "host", "layers", "languages")
+FILES = ("toolkit", "engine", "kubernetes", "cuda", "host", "inside", "layers", "languages")
 
 #: Who can fix an error, by the value of ``fixed_by``.
 FIXED_BY = {
