@@ -198,3 +198,15 @@ def test_a_bad_number_of_jobs_is_a_usage_error(
         main(["matrix", "eks-t4", "--bundles", *bundles, f"--jobs={text}"])
     assert caught.value.code == 2
     assert "--jobs" in capsys.readouterr().err
+
+
+def test_hosts_are_named_by_an_option_too(tmp_path: Path, capsys: Captured) -> None:
+    """--host names hosts as the arguments do; without any there is one line."""
+    bundle = str(make_bundle(tmp_path / "b"))
+    printed = []
+    for words in (["eks-t4", "mig-h100"], ["eks-t4", "--host", "mig-h100"]):
+        assert main(["matrix", *words, "--containers", bundle]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    assert main(["matrix", "--containers", bundle]) == 2
+    assert capsys.readouterr().err.startswith("nvgraft matrix: HOST is missing | ")

@@ -6,6 +6,7 @@ import sys
 
 from nvgraft_cli.shell import terminal
 from nvgraft_cli.shell.arguments import add_answer, add_config, add_mode, source
+from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 
 _EXAMPLES = """\
@@ -28,8 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "hosts",
         metavar="HOST",
         type=source,
-        nargs="+",
+        nargs="*",
         help="a nvgraft.host/1 document, a directory of them, or a gallery host",
+    )
+    parser.add_argument(
+        "--host",
+        dest="named_hosts",
+        metavar="HOST",
+        type=source,
+        nargs="+",
+        default=[],
+        help="more HOSTs, as an option",
     )
     parser.add_argument(
         "--containers",
@@ -66,7 +76,10 @@ def run(args: argparse.Namespace) -> int:
     """
     from nvgraft_cli.matrix import compute, render
 
-    hosts = compute.expand(args.hosts, "nvgraft.host/1 document (*.json)", ".json")
+    names = [*args.hosts, *args.named_hosts]
+    if not names:
+        raise InputError("HOST is missing | name hosts as arguments, or behind --host")
+    hosts = compute.expand(names, "nvgraft.host/1 document (*.json)", ".json")
     matrix = compute.compute(
         hosts, compute.expand(args.containers, "OCI bundle", ""), args.config, args.jobs, args.mode
     )

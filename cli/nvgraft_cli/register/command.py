@@ -75,7 +75,10 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("engine", metavar="ENGINE", choices=ENGINES, help=", ".join(ENGINES))
     place = parser.add_mutually_exclusive_group()
     place.add_argument(
-        "--bundle", metavar="DIR", help="runc: the OCI bundle (default: this directory)"
+        "--bundle",
+        "--container",
+        metavar="DIR",
+        help="runc: the OCI bundle (default: this directory)",
     )
     place.add_argument(
         "--file",
