@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from bundles import EVERYTHING, make_bundle
+from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.shell.output import write_whole
 
 MAIN = [sys.executable, "-m", "nvgraft_cli.shell.main"]
 ENVIRONMENT = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
@@ -106,6 +108,23 @@ def test_closed_streams_are_never_a_file(tmp_path: Path) -> None:
     words = ["snapshot", "--root", str(tmp_path / "driver"), "-o", str(target), "--debug"]
     assert nvgraft(words, preexec_fn=closing(0, 1, 2)).returncode == 0
     assert target.read_text().startswith("{")
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_an_open_file_is_written_and_its_name_stays(
+    format: str, bundle: str, tmp_path: Path
+) -> None:
+    """`-o /dev/stdout > FILE` writes to the file that is open: the name in /dev is never replaced.
+
+    The test uses what /dev/stdout leads to, so that a failure does no harm.
+    """
+    words = ["plan", "--container", bundle, "--host", "eks-t4", "--format", format]
+    with (tmp_path / "answer").open("w") as answer:
+        done = nvgraft([*words, "-o", "/proc/self/fd/1"], stdout=answer)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "answer").read_text() == nvgraft(words).stdout
+    with pytest.raises(InputError, match="/dev/none/x: cannot be written"):
+        write_whole("/dev/none/x", b"")
 
 
 def test_a_closed_standard_input_is_empty() -> None:

@@ -40,17 +40,17 @@ def write_whole(path: str, data: bytes, mode: int | None = None) -> None:
     :param mode: permission bits; None keeps those of the file, and leaves a new one to the umask.
     :raises InputError: the file cannot be written, or would be lost with a simulated host.
     """
-    if _is_command_of_simulate():
-        raise InputError(
-            f"{path}: would be lost: a simulated host throws its files away when the command ends"
-            f" | write to standard output: nvgraft simulate HOST -- COMMAND > {path}"
-        )
     try:
         if _is_device(path):
             with open(path, "wb") as file:
                 file.write(data)
-        else:
-            _replace(path, data, mode)
+            return
+        if _is_command_of_simulate():
+            raise InputError(
+                f"{path}: would be lost: a simulated host throws its files away when the command"
+                f" ends | write to standard output: nvgraft simulate HOST -- COMMAND > {path}"
+            )
+        _replace(path, data, mode)
     except OSError as error:
         raise InputError(
             f"{path}: cannot be written: {(error.strerror or str(error)).lower()}: choose"
@@ -59,7 +59,12 @@ def write_whole(path: str, data: bytes, mode: int | None = None) -> None:
 
 
 def _is_device(path: str) -> bool:
-    """Tell whether ``path`` is a device, a pipe or a socket, such as /dev/stdout."""
+    """Tell whether ``path`` is a device, a pipe or a socket, or names an open file of this process,
+    such as /dev/stdout: the names in /dev and /proc are not to be replaced.
+    """
+    directory = os.path.realpath(os.path.dirname(path))
+    if directory == "/dev" or directory.startswith("/proc/"):
+        return os.path.lexists(path)
     try:
         kind = os.stat(path).st_mode
     except OSError:
