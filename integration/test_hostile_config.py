@@ -371,7 +371,7 @@ def _with(old: str, new: str) -> Callable[[], None]:
         (_foreign, f"{CONFIG} is not trusted: {CONFIG}: it belongs to user 1000 | "),
         (_huge, f"open {CONFIG}: file too large | "),
         (lambda: os.mkfifo(CONFIG, 0o600), f"open {CONFIG}: invalid argument | "),
-        (CONFIG.mkdir, f"open {CONFIG}: is a directory | "),
+        (CONFIG.mkdir, f"read {CONFIG}: is a directory | "),
         (
             _with('"@/sbin/ldconfig"', '"/sbin/ldconfig"'),
             "is not host-relative (does not start with a '@')",
