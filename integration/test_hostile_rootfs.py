@@ -94,7 +94,7 @@ def test_t01_links_inside_the_root_are_followed_inside_it(
         (f"/tmp -> ..{CANARY}", f"path error: {MPS} resolves outside of {ROOTFS}"),
         (
             f"/usr/local/cuda -> ../../..{CANARY}",
-            f"path error: {COMPAT} resolves outside of {ROOTFS}",
+            f"path error: /usr/local/cuda resolves outside of {ROOTFS}",
         ),
     ],
     ids=[
