@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from bundles import EVERYTHING, make_bundle
+from images import docker_save
 from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.diff.compare import compare
 from nvgraft_cli.diff.readers import (
@@ -304,12 +305,16 @@ def test_equal_is_exit_0_and_different_is_exit_1(tmp_path: Path, capsys: Capture
     assert capsys.readouterr().out.endswith("\nequal\n")
     assert main(["diff", "eks-t4", "runfile-a10x2", "--bundle", bundle]) == 1
     out = capsys.readouterr().out
+    assert "\ndriver        460.106.00 → 560.35.03\nCUDA          11.2 → 12.6\n" in out
+    assert "\n  + device node /dev/nvidia1\n" in out
+    assert "\x1b" not in out
+    main(["diff", "eks-t4", "runfile-a10x2", "--bundle", bundle, "--all"])
+    out = capsys.readouterr().out
     assert (
         "\n  ~ libcuda.so: source /usr/lib64/libcuda.so.460.106.00 → "
-        "/usr/lib/x86_64-linux-gnu/libcuda.so.560.35.03; "
+        "/usr/lib/x86_64-linux-gnu/libcuda.so.560.35.03; mode "
     ) in out
     assert "\n  + /dev/nvidia1 at /dev/nvidia1 (noexec,nosuid,ro)\n" in out
-    assert "\x1b" not in out
 
 
 def test_version_changes_are_folded(tmp_path: Path, capsys: Captured) -> None:
@@ -336,7 +341,187 @@ def test_json_and_markdown_list_the_same_changes(tmp_path: Path, capsys: Capture
     main([*words, "--format", "markdown", "--all"])
     out = capsys.readouterr().out
     assert out.count("\n- ") == len(difference.changes)
-    assert "| **A** | `debian-a100x8` | snapshot, driver 535.309.01 |" in out
+    assert "| **A** | `debian-a100x8` | host |" in out
+    assert "| driver | **535.309.01 → 535.261.03** | |" in out
+
+
+def part(out: str, title: str) -> list[str]:
+    """Return the lines of one part of the text."""
+    lines = out.split("\n")
+    start = lines.index(title) + 1
+    return lines[start : lines.index("", start)]
+
+
+def lines_of(out: str) -> dict[str, str]:
+    """Return the summary: what -> its words."""
+    rows = (line.partition("  ") for line in out.split("\n") if "  " in line)
+    return {what: words.strip() for what, _, words in rows if what}
+
+
+def test_two_refusals_say_so_first(tmp_path: Path, capsys: Captured) -> None:
+    """Two refusals are told in the first line: exit 0 for the same words, 1 for different ones."""
+    bundle = str(make_bundle(tmp_path / "b", *EVERYTHING, "NVIDIA_REQUIRE_CUDA=cuda>=99.0"))
+    assert main(["diff", "eks-t4", "runfile-a10x2", "--bundle", bundle]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("both refuse: nvgraft: requirement error: unsatisfied condition: cuda>=")
+    assert not out.endswith("\nequal\n")
+    assert lines_of(out)["driver"] == "460.106.00 → 560.35.03"
+    plans = []
+    for name in ("one", "two"):
+        document = plan_of(tmp_path, "eks-t4") | {"decision": "refuse", "reason": name}
+        plans.append(str(tmp_path / f"{name}.json"))
+        (tmp_path / f"{name}.json").write_text(json.dumps(document | {"actions": [], "links": {}}))
+    assert main(["diff", *plans]) == 1
+    assert capsys.readouterr().out.startswith("both refuse: A: one; B: two\n")
+    assert main(["diff", *plans, "--format", "markdown"]) == 1
+    assert capsys.readouterr().out.startswith("**both refuse: A: one; B: two**\n")
+
+
+@pytest.mark.parametrize("hosts", [("eks-t4", "mig-h100"), ("mig-h100", "eks-t4"), ("eks-t4",) * 2])
+def test_a_refusal_is_exit_2_where_it_must_inject(
+    hosts: tuple[str, str], tmp_path: Path, capsys: Captured
+) -> None:
+    """With --require-inject a refusal on either side is exit 2, and stderr names the side."""
+    bundle = str(make_bundle(tmp_path / "b", *EVERYTHING, "NVIDIA_REQUIRE_CUDA=cuda>=12.0"))
+    assert main(["diff", *hosts, "--bundle", bundle, "--require-inject"]) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("nvgraft diff: eks-t4: refuse: nvgraft: requirement error: ")
+    assert "refuse: " in out
+    assert main(["diff", "mig-h100", "mig-h100", "--bundle", bundle, "--require-inject"]) == 0
+
+
+def test_the_outcome_and_its_reason_come_first(tmp_path: Path, capsys: Captured) -> None:
+    """The summary tells that B refuses and why; the plan's parts are then counted, not listed."""
+    bundle = str(make_bundle(tmp_path / "b", *EVERYTHING, "NVIDIA_REQUIRE_CUDA=cuda>=12.0"))
+    assert main(["diff", "mig-h100", "eks-t4", "--bundle", bundle]) == 1
+    out = capsys.readouterr().out
+    summary = lines_of(out)
+    assert summary["outcome"].startswith("inject → refuse: nvgraft: requirement error: unsatisfied")
+    assert summary["GPUs"] == "2 x NVIDIA H100 80GB HBM3 → none"
+    assert summary["CUDA"] == "12.8 → 11.2"
+    assert all(line.endswith("(--all)") for line in part(out, "gone"))
+
+
+def test_a_directory_that_moved_is_one_line(tmp_path: Path, capsys: Captured) -> None:
+    """All files of a directory that moved are one line, on the host and in the container."""
+    document = plan_of(tmp_path, "runfile-a10x2")
+    old, new = "/usr/lib/x86_64-linux-gnu", "/opt/driver"
+    text = json.dumps(document)
+    (tmp_path / "a.json").write_text(text)
+    for changed, where in (
+        (text.replace(f'"source": "{old}/', f'"source": "{new}/'), "on the host"),
+        (text.replace(f'"target": "{old}/', f'"target": "{new}/'), "in the container"),
+    ):
+        (tmp_path / "b.json").write_text(changed)
+        assert main(["diff", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 1
+        moved = part(capsys.readouterr().out, "moved")
+        assert len(moved) == 1
+        assert moved[0].startswith(f"  > {old} → {new} {where}: ")
+
+
+def test_reasons_and_modes_are_for_all(tmp_path: Path, capsys: Captured) -> None:
+    """Entries that differ in reason or mode alone are counted; --all lists them. The exit code is
+    that of different sides.
+    """
+    document = plan_of(tmp_path, "runfile-a10x2")
+    changed = copy.deepcopy(document)
+    smi = next(a for a in changed["actions"] if a.get("target") == "/usr/bin/nvidia-smi")
+    smi["mode"] = "0700"
+    smi["why"]["found"] = "elsewhere"
+    for name, content in (("a.json", document), ("b.json", changed)):
+        (tmp_path / name).write_text(json.dumps(content))
+    words = ["diff", str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+    assert main(words) == 1
+    out = capsys.readouterr().out
+    assert part(out, "details") == ["  ~ 1 mount: only reasons, modes or notes, which --all lists"]
+    assert main([*words, "--all"]) == 1
+    assert "→ [elsewhere]" in capsys.readouterr().out
+
+
+def test_the_name_of_a_host_is_not_its_version(capsys: Captured, tmp_path: Path) -> None:
+    """A host of another name and the same driver differs in its name, not in a version."""
+    document = json.loads(Path(gallery.path("eks-t4")).read_text()) | {"name": "node17"}
+    (tmp_path / "node17.json").write_text(json.dumps(document))
+    assert main(["diff", "eks-t4", str(tmp_path / "node17.json")]) == 1
+    out = capsys.readouterr().out
+    assert part(out, "details") == ["  ~ fact host.name: eks-t4 → node17"]
+
+
+def test_the_legend_explains_the_marks_that_are_used(tmp_path: Path, capsys: Captured) -> None:
+    """The legend has the marks of this answer and no others."""
+    document = json.loads(Path(gallery.path("eks-t4")).read_text()) | {"name": "node17"}
+    (tmp_path / "node17.json").write_text(json.dumps(document))
+    main(["diff", "eks-t4", str(tmp_path / "node17.json")])
+    assert capsys.readouterr().out.endswith("\n~ changed from A to B\n")
+    main(["diff", "eks-t4", "mig-h100"])
+    assert "\n- only in A; + only in B; > in another directory; " in capsys.readouterr().out
+
+
+def test_hosts_are_compared_without_a_container(capsys: Captured) -> None:
+    """Two hosts are compared by their inventories and by the documentation's containers."""
+    assert main(["diff", "eks-t4", "eks-t4"]) == 0
+    assert capsys.readouterr().out.endswith("\nequal\n")
+    assert main(["diff", "debian-a100x8", "debian-compat32"]) == 1
+    out = capsys.readouterr().out
+    assert lines_of(out)["GPUs"] == "8 x NVIDIA A100-SXM4-40GB → 2 x NVIDIA RTX A6000"
+    assert lines_of(out)["example one-gpu"] == "inject (both)"
+    assert lines_of(out)["example shell"].startswith("skip: not a GPU container: ")
+    assert "  - device node /dev/nvidia7" in part(out, "gone")
+    assert any("libcudadebugger.so.535.309.01" in line for line in part(out, "gone"))
+    assert main(["diff", "eks-t4", "mig-h100"]) == 1
+    moved = part(capsys.readouterr().out, "moved")
+    assert moved[0].startswith("  > /usr/lib64 → /usr/lib/x86_64-linux-gnu: 6 driver files: ")
+
+
+def test_containers_are_sides(tmp_path: Path, capsys: Captured) -> None:
+    """A bundle, a config.json and an image archive are sides with --host."""
+    bundle = make_bundle(tmp_path / "b", *EVERYTHING)
+    other = make_bundle(tmp_path / "c", "NVIDIA_VISIBLE_DEVICES=0")
+    host = ["--host", "runfile-a10x2"]
+    assert main(["diff", str(bundle), str(bundle), *host]) == 0
+    assert main(["diff", str(bundle), str(bundle / "config.json"), *host]) == 0
+    capsys.readouterr()
+    assert main(["diff", str(bundle), str(other), *host]) == 1
+    out = capsys.readouterr().out
+    assert f"A  {bundle}: container\n" in out
+    assert lines_of(out)["GPUs"] == "2 x NVIDIA A10 → 1 x NVIDIA A10"
+    image = docker_save(tmp_path / "web", [("usr", None)], config={"Env": list(EVERYTHING)})
+    assert main(["diff", image, str(other), *host]) == 1
+    assert lines_of(capsys.readouterr().out)["GPUs"] == "2 x NVIDIA A10 → 1 x NVIDIA A10"
+
+
+def test_a_specification_knows_no_capabilities(tmp_path: Path, capsys: Captured) -> None:
+    """The summary says that a CDI specification does not contain the capabilities."""
+    bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
+    specification = str(REFERENCE / "cdi/d535.json")
+    assert main(["diff", "debian-a100x8", specification, "--bundle", bundle]) == 1
+    out = capsys.readouterr().out
+    assert lines_of(out)["capabilities"].endswith(
+        " → not known: a CDI specification does not contain them"
+    )
+    places = [line.partition(":")[0] for line in part(out, "moved")]
+    inside = "/usr/lib/x86_64-linux-gnu → /usr/lib/x86_64-linux-gnu/nvidia/current"
+    assert places.count(f"  > {inside} in the container") == 2  # mounts and links
+
+
+def test_a_simulated_hosts_procfs_is_no_difference(tmp_path: Path) -> None:
+    """The tmpfs /proc/driver of a simulated host is in the live plan and in the container, and not
+    in the plan of the recorded host: all are equal.
+    """
+    recorded = plan_of(tmp_path, "eks-t4")
+    live = copy.deepcopy(recorded)
+    first = next(
+        index
+        for index, action in enumerate(live["actions"])
+        if action.get("target") == "/proc/driver/nvidia"
+    )
+    tmpfs = copy.deepcopy(live["actions"][first]) | {"target": "/proc/driver"}
+    live["actions"].insert(first, tmpfs)
+    container = mountinfo_side("live", mountinfo_of(live))
+    for document in (live, recorded):
+        difference = compare(plan_side("plan", document, "plan"), container)
+        assert [change.model_dump() for change in difference.changes] == []
+    assert not diff(live, recorded).equal
 
 
 def test_this_process_is_a_live_container(capsys: Captured) -> None:
@@ -409,8 +594,10 @@ def test_a_document_of_200_mb_is_one_line(tmp_path: Path, capsys: Captured) -> N
 
 
 def test_a_host_needs_a_container(capsys: Captured) -> None:
-    """A host without --bundle is an input error, and so is a device that a specification lacks."""
-    assert main(["diff", "eks-t4", "mig-h100"]) == 2
+    """A host without a container cannot be compared with a plan; a device that a specification
+    lacks is an input error.
+    """
+    assert main(["diff", "eks-t4", "pid:1"]) == 2
     assert "name the container with --container PATH" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"no device 9 \| pass --device one of 0, GPU-"):
         read_side(str(REFERENCE / "cdi/al460.json"), Context(None, (), None, "9"))

@@ -41,7 +41,7 @@ ALLOWED = {
         "simulate": "shell",
         "cdi": "case shell",
         "container_cli": "",
-        "diff": "case shell",
+        "diff": "case case/image shell",
         "doctor": "case shell prove explain_error register",
         "explain": "case shell why",
         "explain_error": "shell",

@@ -2,22 +2,33 @@
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
+from nvgraft.base.errors import printable
+from nvgraft_cli.case.hosts import ask_first
 from nvgraft_cli.shell import terminal
-from nvgraft_cli.shell.arguments import add_answer, add_config, add_container, add_node, source
+from nvgraft_cli.shell.arguments import add_answer, add_container, add_host, source
+from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
+
+if TYPE_CHECKING:
+    from nvgraft_cli.diff.sides import Side
 
 _EXAMPLES = """\
 examples:
+  nvgraft diff eks-t4 runfile-a10x2
   nvgraft diff eks-t4 runfile-a10x2 --container ./web
+  nvgraft diff web-1.tar web-2.tar --host eks-t4
   nvgraft diff plan.json pid:4711
   nvgraft diff plan.json /etc/cdi/nvidia.yaml --format markdown
 
-Each side is a plan, a host snapshot or gallery host (with --container), a CDI specification (JSON
-or YAML), a recorded /proc/PID/mountinfo, a live container (pid:NUMBER), or a debug log of
-nvidia-container-cli.
+Each side is a host (a snapshot or a gallery host), a container on the host of --host, a plan, a
+CDI specification (JSON or YAML), a recorded /proc/PID/mountinfo, a live container (pid:NUMBER), or
+a debug log of nvidia-container-cli. Hosts are compared by what they have and by what becomes of
+the containers of the documentation, or with --container by its plans.
 
-exit code: 0 equal, 1 different, 2 trouble"""
+exit code: 0 equal, or both refuse with the same words; 1 different; 2 trouble, or with
+--require-inject a side that does not inject"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,19 +40,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.add_argument("a", metavar="A", type=source, help="one side (- reads standard input)")
     parser.add_argument("b", metavar="B", type=source, help="the other side")
-    add_container(parser, None, "none; needed for sides that are hosts")
-    add_node(parser)
-    add_config(parser, "for sides that are hosts: the built-in defaults")
+    add_container(parser, None, "none: hosts are compared without a container")
+    add_host(parser)
     parser.add_argument(
         "--device", metavar="NAME", help="the device of a CDI specification (default: all)"
     )
     parser.add_argument(
         "--all",
         action="store_true",
-        help="also list the entries that differ only in the driver's version",
+        help="list every entry that differs, with reasons, modes and raw values",
+    )
+    parser.add_argument(
+        "--require-inject",
+        action="store_true",
+        help="exit with 2 if the hook refuses or skips the container of a side",
     )
     add_answer(parser, "text", "json", "markdown")
-    parser.set_defaults(run=run, looks_only=True)
+    parser.set_defaults(run=run, looks_only=True, open_first=_ask_first)
+
+
+def _ask_first(args: argparse.Namespace) -> None:
+    """Ask this machine's driver if a side is a container to plan for it."""
+    from nvgraft_cli.diff.readers import is_container
+
+    if any(is_container(side) for side in (args.a, args.b)):
+        ask_first(args)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,12 +76,31 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft_cli.diff.readers import Context, read_side
     from nvgraft_cli.diff.render import markdown, text
 
-    context = Context(args.container, args.env, args.config, args.device, args.mode)
-    diff = compare(read_side(args.a, context), read_side(args.b, context))
+    context = Context(args.container, args.env, args.config, args.device, args.mode, args.host)
+    sides = [read_side(name, context) for name in (args.a, args.b)]
+    alone = [side for side in sides if side.kind == "host"]
+    if len(alone) == 1:
+        raise InputError(
+            f"{alone[0].label}: a host without a container has no plan | name the container with "
+            "--container PATH"
+        )
+    diff = compare(sides[0], sides[1])
     if args.format == "json":
         print_document(diff.model_dump(mode="json", by_alias=True))
     elif args.format == "markdown":
         sys.stdout.write(markdown(diff, whole=args.all))
     else:
         terminal.show(text(diff, whole=args.all, colour=terminal.colour()).removesuffix("\n"))
+    if args.require_inject and (stopped := next(filter(_stopped, sides), None)) is not None:
+        decision, reason = stopped.decision or ("", "")
+        line = (
+            f"{stopped.label}: {decision}: {reason} | --require-inject needs both sides to inject"
+        )
+        print(f"nvgraft diff: {printable(line)}", file=sys.stderr)
+        return 2
     return int(not diff.equal)
+
+
+def _stopped(side: "Side") -> bool:
+    """Tell whether the container of a side gets no driver."""
+    return side.decision is not None and side.decision[0] != "inject"

@@ -7,14 +7,18 @@ listed as not compared. A version change follows only from the driver's version 
 import posixpath
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from nvgraft_cli.diff.sides import ComparedMount, ComparedNode, Side
+from nvgraft_cli.diff.summary import summarise
 from nvgraft_specs.models.diff import SCHEMA, Change, Diff, NotCompared, SideInfo
 
-_KINDS = {
+KINDS = {
     "plan": "a plan",
     "snapshot": "a plan",
+    "container": "a plan",
+    "host": "a host without a container",
     "cdi": "a CDI specification",
     "mountinfo": "a mountinfo",
     "log": "a debug log",
@@ -34,11 +38,17 @@ _NAMED = {
 }
 
 #: Facts that depend on the driver's version: an upgrade changes them as a version change.
-_VERSION_FACTS = {"host.driver_version", "host.cuda_version", "host.name"}
+_VERSION_FACTS = {"host.driver_version", "host.cuda_version"}
+
+#: The tmpfs that stands on a simulated host for what the kernel module makes in a procfs. A plan
+#: for the recorded host does not have it.
+_STAND_IN = "/proc/driver"
 
 
 def compare(a: Side, b: Side) -> Diff:
     """Return how ``b`` differs from ``a``."""
+    if "mountinfo" in {a.kind, b.kind}:
+        a, b = _without_stand_in(a), _without_stand_in(b)
     comparison = _Comparison(a, b)
     comparison.mounts()
     comparison.nodes()
@@ -55,6 +65,7 @@ def compare(a: Side, b: Side) -> Diff:
                 {"label": b.label, "kind": b.kind, "driver_version": b.version}
             ),
             "equal": not comparison.changes,
+            "summary": list(summarise(a, b)),
             "changes": comparison.changes,
             "not_compared": comparison.not_compared,
         }
@@ -100,8 +111,12 @@ class _Comparison:
         )
 
     def mounts(self) -> None:
-        """Compare mounts by target, then the remaining ones by name: these have moved."""
-        self._paired("mount", self.a.mounts, self.b.mounts, _mount_members)
+        """Compare mounts by target, then the remaining ones by name: these have moved.
+
+        Of a host without a container these are the driver's files.
+        """
+        what = "driver file" if self.a.kind == "host" else "mount"
+        self._paired(what, self.a.mounts, self.b.mounts, _mount_members)
 
     def nodes(self) -> None:
         """Compare device nodes by path."""
@@ -170,7 +185,7 @@ class _Comparison:
     def _comparable(self, ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
         """Return the members to compare: all if both sides are of one kind, else common ones."""
         names = list(dict.fromkeys([*ours, *theirs]))
-        if _KINDS[self.a.kind] == _KINDS[self.b.kind]:
+        if KINDS[self.a.kind] == KINDS[self.b.kind]:
             return names
         return [
             name for name in names if ours.get(name) is not None and theirs.get(name) is not None
@@ -190,11 +205,13 @@ class _Comparison:
         if a is None or b is None:
             if a or b:
                 silent = self.a if a is None else self.b
-                why = f"{_KINDS[silent.kind]} does not contain them"
+                why = f"{KINDS[silent.kind]} does not contain them"
                 self.not_compared.append(NotCompared(what=plural(what), why=why))
             return
         ours = {self._normal(self.a, key): (key, value) for key, value in a.items()}
         theirs = {self._normal(self.b, key): (key, value) for key, value in b.items()}
+        if aspect in {"links", "soname_links"}:
+            self._moved_links(what, ours, theirs)
         for key in dict.fromkeys([*ours, *theirs]):
             if key not in theirs:
                 self._change(what, "removed", ours[key][0], ours[key][1], None)
@@ -202,6 +219,25 @@ class _Comparison:
                 self._change(what, "added", theirs[key][0], None, theirs[key][1])
             else:
                 self._named_pair(what, ours[key], theirs[key])
+
+    def _moved_links(
+        self, what: str, ours: dict[str, tuple[str, Any]], theirs: dict[str, tuple[str, Any]]
+    ) -> None:
+        """Pair links of one name and one target in different directories, and drop them."""
+        places: dict[tuple[str, str], list[str]] = {}
+        for key, (_, link) in theirs.items():
+            if key not in ours:
+                target = self._normal(self.b, link["target"])
+                places.setdefault((posixpath.basename(key), target), []).append(key)
+        for key, (path, link) in list(ours.items()):
+            target = self._normal(self.a, link["target"])
+            found = key not in theirs and places.get((posixpath.basename(key), target))
+            if found:
+                other, moved = theirs.pop(found.pop(0))
+                del ours[key]
+                a, b = {"path": path, **link}, {"path": other, **moved}
+                fields = [name for name in self._comparable(a, b) if a.get(name) != b.get(name)]
+                self._change(what, "moved", posixpath.basename(path), a, b, fields)
 
     def _named_pair(self, what: str, ours: tuple[str, Any], theirs: tuple[str, Any]) -> None:
         (name, a), (other, b) = ours, theirs
@@ -226,7 +262,7 @@ class _Comparison:
         if self.a.order is None or self.b.order is None:
             if self.a.order or self.b.order:
                 silent = self.a if self.a.order is None else self.b
-                why = f"{_KINDS[silent.kind]} does not define it"
+                why = f"{KINDS[silent.kind]} does not define it"
                 self.not_compared.append(NotCompared(what="the order of mounts", why=why))
             return
         ours = [self._normal(self.a, target) for target in self.a.order]
@@ -238,6 +274,14 @@ class _Comparison:
             if target != other:
                 self._change("order", "order", f"mount {number}", target, other)
                 return
+
+
+def _without_stand_in(side: Side) -> Side:
+    return replace(
+        side,
+        mounts={path: mount for path, mount in side.mounts.items() if path != _STAND_IN},
+        order=None if side.order is None else [path for path in side.order if path != _STAND_IN],
+    )
 
 
 def plural(noun: str) -> str:

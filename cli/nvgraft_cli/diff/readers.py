@@ -1,14 +1,22 @@
 """Read a side: find out what kind of description it is, and read it into the common form."""
 
 import json
+import os
 import posixpath
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import read_text
-from nvgraft_cli.diff.sides import ComparedMount, ComparedNode, Side, guess_version, of_the_driver
+from nvgraft_cli.diff.sides import (
+    ComparedMount,
+    ComparedNode,
+    Side,
+    gpu_nodes,
+    guess_version,
+    of_the_driver,
+)
 from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
@@ -16,9 +24,12 @@ from nvgraft_specs.documents import SIZE_LIMIT, DocumentError, read_bytes
 from nvgraft_specs.models.cdi import Spec, load_data, spec_of
 from nvgraft_specs.models.plan import parse_plan
 
+if TYPE_CHECKING:
+    from nvgraft_cli.case.hosts import HostSide
+
 _FIX = (
-    "pass a plan, a host snapshot, a CDI specification, a mountinfo, pid:NUMBER, or a debug log of "
-    "nvidia-container-cli"
+    "pass a plan, a host snapshot, a container, a CDI specification, a mountinfo, pid:NUMBER, or a "
+    "debug log of nvidia-container-cli"
 )
 
 #: Options that say how a mount is made or propagates; the others are its properties.
@@ -41,11 +52,16 @@ _ATIME = {"relatime", "noatime", "strictatime", "nodiratime"}
 #: Lines of a mountinfo or of a log. Each mount in them takes some KiB of memory.
 _LINES = 30_000
 
+#: What a tar archive has at an offset, and the bytes that tell an archive.
+_TAR, _TAR_AT, _START = b"ustar", 257, 262
+
 _LOG_LINE = re.compile(r"^[IWEC]\d{4} \S+ +\d+ \S+?:\d+\] (.*)$")
 
 
 class Context:
-    """What a side may need: the container to plan for a host, the device of a CDI specification."""
+    """What a side may need: the container to plan for a host, the host to plan a container for, the
+    device of a CDI specification.
+    """
 
     def __init__(
         self,
@@ -54,8 +70,10 @@ class Context:
         config: str | None,
         device: str | None,
         mode: str = "hook",
+        host: str | None = None,
     ) -> None:
         self.bundle = bundle
+        self.host = host
         self.env = env
         self.config = config
         self.device = device
@@ -63,7 +81,7 @@ class Context:
 
 
 def read_side(name: str, context: Context) -> Side:
-    """Read one side of the comparison: a file, a gallery host, or a process as ``pid:NUMBER``.
+    """Read one side: a file, a container, a gallery host, or a process as ``pid:NUMBER``.
 
     :raises InputError: the side cannot be used; the text has its name, the cause and the fix.
     """
@@ -71,6 +89,8 @@ def read_side(name: str, context: Context) -> Side:
         return _live(name)
     if name in gallery.names():
         return _snapshot(name, context)
+    if is_container(name):
+        return _container(name, context)
     try:
         raw = read_bytes(name)
         logs.debug("read", side=name, bytes=len(raw))
@@ -91,6 +111,23 @@ def read_side(name: str, context: Context) -> Side:
     raise InputError(f"{name}: {'an empty file' if not text else 'an unknown format'} | {_FIX}")
 
 
+def is_container(name: str) -> bool:
+    """Tell whether a side is a bundle, a config.json, a root file system or an image."""
+    if name.startswith("pid:") or name in gallery.names():
+        return False
+    from nvgraft_cli.case.fuse import check_path
+    from nvgraft_cli.case.image.archive import compression
+
+    check_path(name)
+    if os.path.isdir(name):
+        return True
+    if not os.path.isfile(name):
+        return False
+    with open(name, "rb") as file:
+        start = file.read(_START)
+    return bool(compression(start)) or start[_TAR_AT:].startswith(_TAR)
+
+
 def _json(name: str, raw: bytes, context: Context) -> Side:
     data = load_data(raw, name)
     if isinstance(data, dict) and "cdiVersion" in data:
@@ -100,6 +137,8 @@ def _json(name: str, raw: bytes, context: Context) -> Side:
         isinstance(data, dict) and "schema" not in data and "nvml" in data
     ):
         return _snapshot(name, context)
+    if isinstance(data, dict) and "ociVersion" in data:
+        return _container(name, context)
     if schema.startswith("nvgraft.plan/"):
         parse_plan(raw, name)
         return plan_side(name, data, "plan")
@@ -107,27 +146,54 @@ def _json(name: str, raw: bytes, context: Context) -> Side:
 
 
 def _snapshot(name: str, context: Context) -> Side:
+    from nvgraft_cli.case.hosts import open_host
+
+    host = open_host(name, context.config)
+    if context.bundle is None:
+        from nvgraft_cli.diff.host_side import host_side
+
+        return host_side(host, context.env, context.mode)
+    return _planned(name, "snapshot", host, context.bundle, context)
+
+
+def _container(name: str, context: Context) -> Side:
+    from nvgraft_cli.case.hosts import open_host
+
+    try:
+        host = open_host(context.host, context.config)
+        host.inventory  # noqa: B018 - a host that cannot be read is not a difference
+    except Refusal as refusal:
+        raise InputError(
+            f"{name}: {refusal.text} | name the host to plan for with --host HOST"
+        ) from refusal
+    return _planned(name, "container", host, name, context)
+
+
+def _planned(name: str, kind: str, host: "HostSide", container: str, context: Context) -> Side:
+    """Return the side of a container on a host."""
     from nvgraft.formats.tree import OutOfBounds
     from nvgraft_cli.case.bundle import open_container
-    from nvgraft_cli.case.hosts import open_host
     from nvgraft_cli.case.planning import Case
 
-    if context.bundle is None:
-        raise InputError(
-            f"{name}: a host without a container has no plan | name the container with "
-            "--container PATH"
-        )
-    host = open_host(name, context.config)
     try:
-        with open_container(context.bundle, context.env) as container:
+        with open_container(container, context.env) as opened:
             # Two hosts that refuse the same unreadable config.json are not known to be equal.
-            container.spec  # noqa: B018
-            plan, refusal = Case(host, container, context.mode).outcome
+            opened.spec  # noqa: B018
+            case = Case(host, opened, context.mode)
+            plan, refusal = case.outcome
         if isinstance(refusal, OutOfBounds):
             raise refusal  # two plans that were not made are not known to be equal, either
+        report = host.facts.report
     except Refusal as refusal:
-        raise InputError(f"{context.bundle}: {refusal.text} | {refusal.hint}") from refusal
-    return plan_side(name, json.loads(json.dumps(plan.document())), "snapshot")
+        raise InputError(f"{container}: {refusal.text} | {refusal.hint}") from refusal
+    side = plan_side(name, json.loads(json.dumps(plan.document())), kind)
+    # A plan that does not inject has no host and no request.
+    side.version, side.cuda = report.driver_version, report.cuda_version
+    models = {f"/dev/nvidia{gpu.minor}": gpu.model for gpu in report.gpus}
+    side.gpus = [models.get(node, "") for node in gpu_nodes(side.nodes)]
+    if case.decision.request is not None:
+        side.capabilities = case.decision.request.document()["capabilities"]
+    return side
 
 
 def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
@@ -184,6 +250,10 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
                 for index, directory in enumerate(action["dirs"])
             }
     side.order = order
+    side.decision = (document["decision"], document["reason"])
+    side.cuda = document["host"].get("cuda_version")
+    side.gpus = [""] * len(gpu_nodes(nodes))
+    side.capabilities = document["request"].get("capabilities")
     side.soname_links = {path: {"target": target} for path, target in document["links"].items()}
     side.about = _flat(
         {key: document[key] for key in ("decision", "reason", "host", "request", "target")}
@@ -279,6 +349,7 @@ def cdi_side(label: str, spec: Spec, device: str | None) -> Side:
         rules=rules,
     )
     side.links = links
+    side.gpus = [""] * len(gpu_nodes(nodes))
     return side
 
 
@@ -357,7 +428,8 @@ def mountinfo_side(label: str, text: str) -> Side:
             mounts[inside] = ComparedMount(inside, "tmpfs", "tmpfs", compared)
         else:
             mounts[inside] = ComparedMount(inside, source, "bind", compared, partial=True)
-    return Side(label, "mountinfo", guess_version(list(mounts)), mounts, nodes, order)
+    gpus = [""] * len(gpu_nodes(nodes))
+    return Side(label, "mountinfo", guess_version(list(mounts)), mounts, nodes, order, gpus=gpus)
 
 
 def _unescape(text: str) -> str:
@@ -406,4 +478,5 @@ def log_side(label: str, text: str) -> Side:
         order,
         rules=rules or None,
         links=links,
+        gpus=[""] * len(gpu_nodes(nodes)),
     )

@@ -1,12 +1,17 @@
-"""Write a difference as text, or as Markdown for a pull request."""
+"""Write a difference as text, or as Markdown for a pull request.
+
+The summary comes first, then what is gone, new or moved, then details. Reasons, modes and raw
+values are in the list of all changes only.
+"""
 
 import json
 import posixpath
-from collections.abc import Iterator
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from nvgraft.base.errors import printable
-from nvgraft_cli.diff.compare import plural
+from nvgraft_cli.diff.compare import KINDS, plural
 from nvgraft_specs.models.diff import Change, Diff
 
 _MARKS = {
@@ -18,93 +23,368 @@ _MARKS = {
     "order": ("#", "35"),
 }
 
+_LEGEND = {
+    "removed": "only in A",
+    "added": "only in B",
+    "moved": "in another directory",
+    "changed": "changed from A to B",
+    "version": "the same but for the driver's version",
+    "order": "mounted in another order",
+}
+
+#: How a kind of side is named.
+_SIDES = {
+    "snapshot": "host",
+    "cdi": "CDI specification",
+    "log": "debug log",
+}
+
+_PLANS = {"plan", "snapshot", "container"}
+
+#: Members that only the list of all changes shows.
+_QUIET = {"why", "mode", "uuid", "PCI address"}
+
+#: Members that say where an entry is.
+_PLACES = {"source", "target", "path"}
+
+#: Facts that the summary shows.
+_SUMMARISED = {
+    "decision",
+    "host.driver_version",
+    "host.cuda_version",
+    "request.capabilities",
+}
+
 #: Characters of a value; a longer one is cut.
 _LONG = 200
 
+#: Entries of one kind that a part lists, and names that a line lists.
+_LISTED = 10
+_NAMED = 3
+
+
+class _Line(NamedTuple):
+    """A line of a part; ``kind`` is that of a change, or "" for a line without a mark."""
+
+    kind: str
+    words: str
+
+
+class _Part(NamedTuple):
+    title: str
+    lines: Sequence[_Line]
+
 
 def text(diff: Diff, *, whole: bool, colour: bool) -> str:
-    """Return the difference as text, grouped by the kind of entry.
+    """Return the difference as text.
 
-    :param whole: also list the entries that differ only in the version.
+    :param whole: list every change with all that differs, grouped by the kind of entry.
     """
     return "\n".join(_text(diff, whole=whole, colour=colour)) + "\n"
 
 
-def _head(diff: Diff) -> Iterator[str]:
-    for letter, side in (("A", diff.a), ("B", diff.b)):
-        version = f", driver {side.driver_version}" if side.driver_version else ""
-        yield f"{letter}  {printable(f'{side.label}: {side.kind}{version}')}"
-
-
 def _text(diff: Diff, *, whole: bool, colour: bool) -> Iterator[str]:
-    yield from _head(diff)
-    if diff.equal:
-        yield "equal"
-    for what, changes in _groups(diff).items():
-        folded = [change for change in changes if change.kind == "version" and not whole]
+    same = same_outcome(diff)
+    if same:
+        yield _paint("1", printable(same), colour)
+    for letter, side in (("A", diff.a), ("B", diff.b)):
+        yield f"{letter}  {printable(f'{side.label}: {_SIDES.get(side.kind, side.kind)}')}"
+    rows = [row for row in _summary(diff) if not same or row[0] != "outcome"]
+    if rows:
         yield ""
-        yield _paint("1", _heading(what, len(changes)), colour)
-        for change in changes:
-            if change not in folded:
-                mark, code = _MARKS[change.kind]
-                yield "  " + _paint(code, f"{mark} {printable(_sentence(change))}", colour)
-        if folded:
-            yield "  " + _paint("2", f"^ {printable(_fold(diff, folded))}", colour)
-    if diff.not_compared:
+        width = max(len(what) for what, _, _ in rows)
+        for what, words, differs in rows:
+            row = printable(f"{what:<{width}}  {words}")
+            yield _paint("1", row, colour) if differs else row
+    parts = _parts(diff, whole=whole)
+    for part in parts:
         yield ""
-        yield from (
-            printable(f"not compared: {entry.what}: {entry.why}") for entry in diff.not_compared
-        )
+        yield _paint("1", part.title, colour)
+        for line in part.lines:
+            mark, code = _MARKS.get(line.kind, (" ", "2"))
+            yield "  " + _paint(code, f"{mark} {printable(line.words)}", colour)
+    notes = [*_not_compared(diff), *_legend(parts)]
+    if notes:
+        yield ""
+        yield from map(printable, notes)
+    if diff.equal and not same:
+        yield from ("", "equal")
 
 
 def markdown(diff: Diff, *, whole: bool) -> str:
-    """Return the difference as Markdown."""
-    lines = ["| | | |", "| --- | --- | --- |"]
+    """Return the difference as Markdown.
+
+    :param whole: as for :func:`text`.
+    """
+    same = same_outcome(diff)
+    lines = [f"**{_escape(same)}**", ""] if same else []
+    lines += ["| | | |", "| --- | --- | --- |"]
     for letter, side in (("A", diff.a), ("B", diff.b)):
-        version = f", driver {side.driver_version}" if side.driver_version else ""
-        lines.append(f"| **{letter}** | {_code(side.label)} | {_escape(side.kind + version)} |")
-    if diff.equal:
+        kind = _SIDES.get(side.kind, side.kind)
+        lines.append(f"| **{letter}** | {_code(side.label)} | {_escape(kind)} |")
+    for what, words, differs in _summary(diff):
+        mark = "**" if differs else ""
+        lines.append(f"| {_escape(what)} | {mark}{_escape(words)}{mark} | |")
+    if diff.equal and not same:
         lines += ["", "Equal."]
-    for what, changes in _groups(diff).items():
-        lines += ["", f"#### {_heading(what, len(changes))}", ""]
-        folded = [change for change in changes if change.kind == "version" and not whole]
+    for part in _parts(diff, whole=whole):
+        lines += ["", f"#### {_escape(part.title)}", ""]
         lines += [
-            f"- **{change.kind}** {_code(_sentence(change))}"
-            for change in changes
-            if change not in folded
+            f"- **{line.kind}** {_code(line.words)}" if line.kind else f"- {_escape(line.words)}"
+            for line in part.lines
         ]
-        if folded:
-            lines += ["<details>", f"<summary>{_escape(_fold(diff, folded))}</summary>", ""]
-            lines += [f"- {_code(_sentence(change))}" for change in folded]
-            lines += ["", "</details>"]
-    if diff.not_compared:
-        lines += [
-            "",
-            *(_escape(f"Not compared: {entry.what}: {entry.why}.") for entry in diff.not_compared),
-        ]
+    notes = [*_not_compared(diff)]
+    if notes:
+        lines += ["", *(_escape(f"{note[0].upper()}{note[1:]}.") for note in notes)]
     return "\n".join(lines) + "\n"
 
 
-def _groups(diff: Diff) -> dict[str, list[Change]]:
+def same_outcome(diff: Diff) -> str:
+    """Return the line for two sides that both refuse, or both skip; "" for others."""
+    row = next((row for row in diff.summary if row.what == "outcome"), None)
+    if row is None or row.a is None or row.b is None:
+        return ""
+    verdicts = [outcome.partition(": ") for outcome in (row.a, row.b)]
+    (verdict, _, ours), (other, _, theirs) = verdicts
+    if verdict != other or verdict == "inject":
+        return ""
+    reason = ours if ours == theirs else f"A: {ours}; B: {theirs}"
+    return f"both {verdict}: {reason}"
+
+
+def _summary(diff: Diff) -> list[tuple[str, str, bool]]:
+    """Return the rows of the summary: what, the words, and whether the sides differ."""
+    rows = []
+    for row in diff.summary:
+        if row.a == row.b:
+            rows.append((row.what, f"{row.a} (both)", False))
+            continue
+        untold = {
+            letter: f"not known: {KINDS[side.kind]} does not contain them"
+            if row.what == "capabilities" and side.kind not in _PLANS
+            else "not known"
+            for letter, side in (("a", diff.a), ("b", diff.b))
+        }
+        ours = row.a if row.a is not None else untold["a"]
+        theirs = row.b if row.b is not None else untold["b"]
+        rows.append((row.what, f"{ours} → {theirs}", True))
+    return rows
+
+
+def _not_compared(diff: Diff) -> Iterator[str]:
+    aspects: dict[str, list[str]] = {}
+    for entry in diff.not_compared:
+        aspects.setdefault(entry.why, []).append(entry.what)
+    for why, names in aspects.items():
+        yield f"not compared: {', '.join(names)}: {why}"
+
+
+def _legend(parts: Sequence[_Part]) -> Iterator[str]:
+    shown = {line.kind for part in parts for line in part.lines}
+    meanings = [f"{_MARKS[kind][0]} {words}" for kind, words in _LEGEND.items() if kind in shown]
+    if meanings:
+        yield "; ".join(meanings)
+
+
+def _parts(diff: Diff, *, whole: bool) -> list[_Part]:
+    return _all_parts(diff) if whole else _short_parts(diff)
+
+
+def _all_parts(diff: Diff) -> list[_Part]:
+    """Return every change, grouped by the kind of entry."""
     groups: dict[str, list[Change]] = {}
     for change in diff.changes:
         groups.setdefault(change.what, []).append(change)
-    return groups
+    return [
+        _Part(
+            "order" if what == "order" else _counted(what, len(changes)),
+            [_Line(change.kind, _sentence(change)) for change in changes],
+        )
+        for what, changes in groups.items()
+    ]
 
 
-def _heading(what: str, count: int) -> str:
-    if what == "order":
-        return "order"
-    return f"{count} {what if count == 1 else plural(what)}"
+def _short_parts(diff: Diff) -> list[_Part]:
+    """Return what a person wants to know first: gone, new, moved, then details and counts."""
+    gone, new, moves, details = [], [], [], []
+    versions: list[Change] = []
+    quiet: list[Change] = []
+    for change in diff.changes:
+        fields = [name for name in change.fields if name not in _QUIET]
+        if change.what == "fact" and change.name in _SUMMARISED:
+            continue
+        if change.what == "fact" and change.name == "reason" and _outcome_differs(diff):
+            continue  # the summary has it
+        if _is_note(change):
+            quiet.append(change)
+        elif change.kind == "version":
+            versions.append(change)
+        elif change.kind == "removed":
+            gone.append(change)
+        elif change.kind == "added":
+            new.append(change)
+        elif _only_moved(diff, change, fields):
+            moves.append(change)
+        elif change.fields and not fields:
+            quiet.append(change)
+        else:
+            details.append(_Line(change.kind, _short_sentence(change, fields)))
+    if versions:
+        pair = f"{diff.a.driver_version} → {diff.b.driver_version}"
+        verb = "differs" if len(versions) == 1 else "differ"
+        words = f"{len(versions)} {verb} only in the version ({pair}): {_counts(versions)}"
+        details.append(_Line("version", words))
+    if quiet:
+        words = f"{_counts(quiet)}: only reasons, modes or notes, which --all lists"
+        details.append(_Line("changed", words))
+    # Between a container with the driver and one without, the counts say enough.
+    listed = 0 if _outcome_differs(diff) else _LISTED
+    parts = [
+        _Part("gone", _listed(gone, listed)),
+        _Part("new", _listed(new, listed)),
+        _Part("moved", _moved(moves)),
+        _Part("details", details),
+    ]
+    return [part for part in parts if part.lines]
 
 
-def _fold(diff: Diff, changes: list[Change]) -> str:
-    names = ", ".join(change.name for change in changes[:3])
-    if len(changes) > 3:
-        names += f" and {len(changes) - 3} more"
-    verb = "differs" if len(changes) == 1 else "differ"
-    versions = f"{diff.a.driver_version} → {diff.b.driver_version}"
-    return f"{len(changes)} {verb} only in the version ({versions}): {names}"
+def _outcome_differs(diff: Diff) -> bool:
+    row = next((row for row in diff.summary if row.what == "outcome"), None)
+    return row is not None and row.a is not None and row.b is not None and row.a != row.b
+
+
+def _is_note(change: Change) -> bool:
+    """Tell whether a change is a finding of a plan that asks for nothing."""
+    finding = change.a if isinstance(change.a, dict) else change.b
+    return (
+        change.what == "fact"
+        and change.name.startswith("finding ")
+        and isinstance(finding, dict)
+        and finding.get("level") == "info"
+    )
+
+
+def _listed(changes: Sequence[Change], most: int) -> list[_Line]:
+    """Return a line for each change, and a count for those of a kind that has too many."""
+    groups: dict[str, list[Change]] = {}
+    for change in changes:
+        groups.setdefault(change.what, []).append(change)
+    lines = []
+    for what, group in groups.items():
+        shown = group if len(group) <= most else group[: max(most - 1, 0)]
+        lines += [_Line(change.kind, f"{what} {_entry(change)}") for change in shown]
+        if rest := len(group) - len(shown):
+            more = "more " if shown else ""
+            lines.append(_Line(group[0].kind, f"{rest} {more}{_noun(what, rest)} (--all)"))
+    return lines
+
+
+def _entry(change: Change) -> str:
+    """Return the path of an entry, or its name and value where it has no path."""
+    facts = change.b if change.a is None else change.a
+    if isinstance(facts, dict):
+        if "options" in facts or "rdev" in facts or change.what == "driver file":
+            return str(facts["target"])
+        if set(facts) - _QUIET == {"target"}:
+            return f"{change.name} -> {facts['target']}"
+        if set(facts) == {"value"}:
+            return f"{change.name}={facts['value']}"
+        return str(facts["message"]) if "message" in facts else change.name
+    return change.name if facts is None else f"{change.name}: {_value(facts)}"
+
+
+#: The directory of an entry on both sides, on the host and in the container.
+_Move = tuple[str, str, str, str]
+
+
+def _move(change: Change) -> _Move:
+    """Return the directories between which an entry has moved: source and target of both sides."""
+    places = []
+    for member in ("source", "target"):
+        for facts in (change.a, change.b):
+            value = None
+            if isinstance(facts, dict) and not (member == "source" and "path" in facts):
+                value = facts.get("path", facts[member])
+            places.append(posixpath.dirname(str(value or "")))
+    return (places[0], places[1], places[2], places[3])
+
+
+def _only_moved(diff: Diff, change: Change, fields: Sequence[str]) -> bool:
+    """Tell whether an entry differs in its directories alone, on the host or in the container."""
+    if change.kind not in {"moved", "changed"} or not _PLACES.issuperset(fields):
+        return False
+    if not isinstance(change.a, dict) or not isinstance(change.b, dict) or not fields:
+        return False
+    if change.kind == "moved":
+        return True
+    if "source" not in change.a:
+        return False
+    names = []
+    for facts, version in ((change.a, diff.a.driver_version), (change.b, diff.b.driver_version)):
+        name = posixpath.basename(str(facts.get("source")))
+        names.append(name.replace(version, "VERSION") if version else name)
+    return names[0] == names[1]
+
+
+def _moved(changes: Sequence[Change]) -> list[_Line]:
+    """Return one line for all entries that moved between the same directories."""
+    groups: dict[_Move, list[Change]] = {}
+    for change in changes:
+        groups.setdefault(_move(change), []).append(change)
+    lines = []
+    for (source, new_source, target, new_target), group in groups.items():
+        places = []
+        if source != new_source and source and new_source:
+            places.append(f"{source} → {new_source} on the host")
+        if target != new_target:
+            where = "" if group[0].what == "driver file" else " in the container"
+            places.append(f"{target} → {new_target}{where}")
+        names = _names(group)
+        lines.append(_Line("moved", f"{', '.join(places)}: {_counts(group)}: {names}"))
+    return lines
+
+
+def _short_sentence(change: Change, fields: Sequence[str]) -> str:
+    """Return a change without raw values."""
+    a, b = change.a, change.b
+    if isinstance(a, dict) and isinstance(b, dict) and fields:
+        if isinstance(a.get("target"), str) and change.kind == "moved":
+            return _sentence(change.model_copy(update={"fields": list(fields)}))
+        members = [
+            f"{name} {_value(a[name])} → {_value(b[name])}"
+            if _is_short(a[name]) and _is_short(b[name])
+            else f"{name} differs"
+            for name in fields
+        ]
+        return f"{change.what} {change.name}: {'; '.join(members)}"
+    if change.kind != "order" and not (_is_short(a) and _is_short(b)):
+        return f"{change.what} {change.name} differs"
+    return _sentence(change) if change.kind == "order" else f"{change.what} {_sentence(change)}"
+
+
+def _is_short(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(item, str | int) for item in value)
+    return not isinstance(value, dict) and len(str(value)) <= _LONG
+
+
+def _counts(changes: Sequence[Change]) -> str:
+    counts = Counter(change.what for change in changes)
+    return ", ".join(_counted(what, count) for what, count in counts.items())
+
+
+def _counted(what: str, count: int) -> str:
+    return f"{count} {_noun(what, count)}"
+
+
+def _noun(what: str, count: int) -> str:
+    return what if count == 1 else plural(what)
+
+
+def _names(changes: Sequence[Change]) -> str:
+    names = ", ".join(change.name for change in changes[:_NAMED])
+    rest = len(changes) - _NAMED
+    return f"{names} and {rest} more" if rest > 0 else names
 
 
 def _sentence(change: Change) -> str:
@@ -115,10 +395,10 @@ def _sentence(change: Change) -> str:
         members = [
             f"{name} {_value(a[name])} → {_value(b[name])}"
             for name in change.fields
-            if change.kind != "moved" or name not in {"target", "source"}
+            if change.kind != "moved" or name not in _PLACES
         ]
         if change.kind == "moved":
-            old, new = (posixpath.dirname(str(side["target"])) for side in (a, b))
+            old, new = (posixpath.dirname(str(side.get("path", side["target"]))) for side in (a, b))
             return "; ".join([f"{change.name}: {old} → {new}", *members])
         if change.kind == "version" and "target" in a:
             old, new = str(a["target"]), str(b["target"])

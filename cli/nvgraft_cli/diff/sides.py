@@ -7,6 +7,7 @@ does not show variables, a plan sets none.
 import posixpath
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,8 @@ from nvgraft_specs import catalogue
 
 #: The driver's version at the end of a library's name.
 _VERSION = re.compile(r"\.so\.(\d{3,4}\.\d+(?:\.\d+)?)$")
+
+_GPU_NODE = re.compile(r"/dev/nvidia\d+")
 
 LIBRARY_PREFIXES = tuple(row.name for row in catalogue.LIBRARIES)
 _BINARIES = frozenset(row.name for row in catalogue.BINARIES)
@@ -50,7 +53,8 @@ class ComparedNode:
 class Side:
     """One side.
 
-    :ivar mounts: by target; ``nodes`` by path, other aspects by the names of their entries.
+    :ivar mounts: by target; ``nodes`` by path, other aspects by the names of their entries. Of a
+        host without a container these are the driver's files.
     :ivar order: the targets in the order in which they are mounted.
     """
 
@@ -70,6 +74,14 @@ class Side:
     cache: dict[str, Any] | None = None
     #: other facts of a plan: decision, reason, host, request, target, findings
     about: dict[str, Any] | None = None
+    #: inject, skip or refuse, and the reason in the words of the hook
+    decision: tuple[str, str] | None = None
+    cuda: str | None = None
+    #: the model of each GPU, "" if it is not known; None if the side does not tell the GPUs
+    gpus: list[str] | None = None
+    capabilities: list[str] | None = None
+    #: for a host without a container: the outcome of each container of the documentation
+    examples: dict[str, str] | None = None
 
 
 def guess_version(targets: list[str]) -> str | None:
@@ -78,7 +90,17 @@ def guess_version(targets: list[str]) -> str | None:
     return versions.most_common(1)[0][0] if versions else None
 
 
+def gpu_nodes(paths: Iterable[str]) -> list[str]:
+    """Return the paths that are device nodes of GPUs."""
+    return [path for path in paths if _GPU_NODE.fullmatch(path)]
+
+
 def of_the_driver(path: str) -> bool:
     """Tell whether a path looks like the driver's. Other mounts of a mountinfo are the engine's."""
     name = posixpath.basename(path)
-    return "nvidia" in path or name.startswith(LIBRARY_PREFIXES) or name in _BINARIES
+    return (
+        "nvidia" in path
+        or path == "/proc/driver"
+        or name.startswith(LIBRARY_PREFIXES)
+        or name in _BINARIES
+    )

@@ -8,7 +8,7 @@ from nvgraft_specs.models import Strict
 
 SCHEMA = "nvgraft.diff/1"
 
-Kind = Literal["plan", "snapshot", "cdi", "mountinfo", "log"]
+Kind = Literal["plan", "snapshot", "host", "container", "cdi", "mountinfo", "log"]
 ChangeKind = Literal["added", "removed", "moved", "version", "changed", "order"]
 
 
@@ -16,8 +16,22 @@ class SideInfo(Strict):
     """One of the two sides."""
 
     label: str = Field(description="as it was given")
-    kind: Kind
+    kind: Kind = Field(
+        description="snapshot: a host with the container of --container; host: a host alone;"
+        " container: a container on the host of --host"
+    )
     driver_version: str | None
+
+
+class Summary(Strict):
+    """What a person asks first of both sides; null where a side does not tell it."""
+
+    what: str = Field(
+        description="outcome, driver, CUDA, GPUs, capabilities, or example NAME: the outcome of a"
+        " container of the documentation"
+    )
+    a: str | None
+    b: str | None
 
 
 class Change(Strict):
@@ -49,5 +63,6 @@ class Diff(Strict):
     a: SideInfo
     b: SideInfo
     equal: bool
+    summary: list[Summary]
     changes: list[Change]
     not_compared: list[NotCompared]

@@ -340,7 +340,7 @@ def _decompressed(path: str, files: _ArchiveFiles, name: str, on_read: OnRead) -
     with files.open(name) as file:
         magic = file.read(6)
     raw = files.open(name, on_read)
-    kind = _compression(magic)
+    kind = compression(magic)
     if kind == "gzip":
         unzipped = gzip.GzipFile(fileobj=raw)
         unzipped.myfileobj = raw  # type: ignore[assignment]  # closed with it
@@ -352,11 +352,12 @@ def _decompressed(path: str, files: _ArchiveFiles, name: str, on_read: OnRead) -
     return raw
 
 
-def _compression(magic: bytes) -> str:
+def compression(magic: bytes) -> str:
+    """Return the name of the compression of a file that starts with ``magic``, or ""."""
     kinds = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
     return next((name for start, name in kinds.items() if magic.startswith(start)), "")
 
 
 def _magic(path: str) -> str:
     with open(path, "rb") as file:
-        return _compression(file.read(6))
+        return compression(file.read(6))

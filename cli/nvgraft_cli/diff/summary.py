@@ -1,0 +1,54 @@
+"""The first lines of a difference: what a person asks first of each side."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from nvgraft_cli.diff.sides import Side
+from nvgraft_specs.models.diff import Summary
+
+
+def summarise(a: Side, b: Side) -> Iterator[Summary]:
+    """Yield the outcome, the driver, CUDA, the GPUs and the capabilities of both sides.
+
+    What neither side tells is left out.
+    """
+    gpus_named = all(side.gpus is None or all(side.gpus) for side in (a, b))
+    rows = [
+        ("outcome", _outcome(a), _outcome(b)),
+        ("driver", a.version, b.version),
+        ("CUDA", a.cuda, b.cuda),
+        ("GPUs", _gpus(a, named=gpus_named), _gpus(b, named=gpus_named)),
+        ("capabilities", _capabilities(a), _capabilities(b)),
+    ]
+    if a.examples is not None and b.examples is not None:
+        rows += [
+            (f"example {name}", a.examples[name], b.examples[name])
+            for name in a.examples
+            if name in b.examples
+        ]
+    for what, ours, theirs in rows:
+        if ours is not None or theirs is not None:
+            yield Summary(what=what, a=ours, b=theirs)
+
+
+def outcome(decision: str, reason: str) -> str:
+    """Return a decision in one line. Only what is not injected needs its reason."""
+    return decision if decision == "inject" else f"{decision}: {reason}"
+
+
+def _outcome(side: Side) -> str | None:
+    return None if side.decision is None else outcome(*side.decision)
+
+
+def _gpus(side: Side, *, named: bool) -> str | None:
+    if side.gpus is None:
+        return None
+    if not side.gpus:
+        return "none"
+    if not named:
+        return str(len(side.gpus))
+    return ", ".join(f"{count} x {model}" for model, count in Counter(side.gpus).items())
+
+
+def _capabilities(side: Side) -> str | None:
+    return None if side.capabilities is None else ",".join(side.capabilities) or "none"
