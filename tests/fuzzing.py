@@ -392,7 +392,8 @@ def mountinfo_line(mount: Mount) -> str:
         "".join(map(_octal, word)) for word in (mount.root, mount.point, mount.source)
     )
     shared = " shared:1" if mount.shared else ""
-    return f"{mount.id} 1 0:1 {root} {point} {mount.options}{shared} - {mount.fstype} {source}"
+    described = f"{mount.fstype} {source} {mount.fs_options}"
+    return f"{mount.id} 1 0:1 {root} {point} {mount.options}{shared} - {described}"
 
 
 def _octal(char: str) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 
 from nvgraft import hook, runtime
 from nvgraft.base import errors
+from nvgraft.base.usage import UsageError
 from nvgraft.request.config import KEYS
 from nvgraft.wrapper.log import LogOptions
 from nvgraft_cli.container_cli import COMMANDS, ORIGINAL_NAME
@@ -85,10 +86,9 @@ def hook_options() -> Iterator[str]:
         match = re.match(r"  (-?[a-z-]+)", line)
         if match and match[1] != "nvgraft-hook":
             yield f"nvgraft-hook {match[1]}"
-    yield "nvgraft-hook: exit code 0"
-    kinds: list[type[errors.Refusal]] = [errors.Refusal, *errors.Refusal.__subclasses__()]
-    for kind in kinds:
-        yield f"nvgraft-hook: exit code {kind.exit_code}"
+    refusals = (errors.Refusal("", ""), UsageError("", ""))
+    for code in (0, *(refusal.exit_code for refusal in refusals), errors.UNDO_FAILED):
+        yield f"nvgraft-hook: exit code {code}"
 
 
 def runtime_options() -> Iterator[str]:

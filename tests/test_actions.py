@@ -33,7 +33,7 @@ from nvgraft.plan.actions import (
 )
 from nvgraft.plan.planner import make_plan
 from nvgraft.plan.settings import Settings
-from nvgraft.request.request import Origin, Request
+from nvgraft.request.request import Request
 from nvgraft_cli.case.hosts import read_snapshot
 from nvgraft_specs import gallery, names
 from nvgraft_specs.documents import DocumentError
@@ -148,7 +148,12 @@ def test_the_document_has_its_members_in_order() -> None:
     document = Injection(
         "r",
         PlanHost(name="h", root="/", driver_version="535.1", cuda_version="12.2"),
-        Request(("0",), ("compute",), origin=Origin("NVIDIA_VISIBLE_DEVICES=0", "default")),
+        Request(
+            ("0",),
+            ("compute",),
+            devices_from="NVIDIA_VISIBLE_DEVICES=0",
+            capabilities_from="default",
+        ),
         PlanTarget(
             rootfs="/r",
             libs_dir="/usr/lib64",

@@ -35,7 +35,7 @@ def test_the_request_is_that_of_the_hook() -> None:
     assert parsed.requirements == ("cuda>=11",)
     assert parsed.imex_channels.written == ("1", "2")
     assert (parsed.mig_config, parsed.mig_monitor) == ("all", "all")
-    assert parsed.origin.devices == "--device=0,GPU-1"
+    assert parsed.devices_from == "--device=0,GPU-1"
 
 
 def test_no_device_asks_for_driver_files_alone() -> None:

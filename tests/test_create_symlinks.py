@@ -3,9 +3,10 @@
 import pytest
 
 import hosts
-from nvgraft.base.errors import Refusal, UsageError
+from nvgraft.base.errors import Refusal
+from nvgraft.base.usage import UsageError
 from nvgraft.create_symlinks import parse_links, plan_links
-from nvgraft.plan.actions import MakeDirectory, Plan, ReplaceLink, Symlink
+from nvgraft.plan.actions import MakeDirectory, Plan, Symlink
 
 CARD = ("../card1", "/dev/dri/by-path/pci-0000:05:00.0-card")
 GBM = ("../libnvidia-allocator.so.1", "/usr/lib/gbm/nvidia-drm_gbm.so")
@@ -81,7 +82,7 @@ def test_existing_links_and_files() -> None:
     """
     assert planned(f"{GBM[1]} -> {GBM[0]}", GBM).actions == ()
     [action] = planned(f"{GBM[1]} -> /etc/passwd", GBM).actions
-    assert isinstance(action, ReplaceLink)
+    assert isinstance(action, Symlink) and action.replaces
     assert (action.path, action.target) == (GBM[1], GBM[0])
     for there in (GBM[1], f"{GBM[1]}/"):
         plan = planned(there, GBM)

@@ -4,8 +4,9 @@ import json
 import sys
 import unicodedata
 
-from nvgraft.base.errors import Refusal, UsageError, printable, printable_lines
+from nvgraft.base.errors import Refusal, printable, printable_lines
 from nvgraft.base.jsontext import dumps
+from nvgraft.base.usage import UsageError
 
 #: Categories of characters that steer the text around them, or have no form of their own.
 _STEERING = {"Cc", "Cf", "Cs", "Zl", "Zp"}

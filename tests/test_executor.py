@@ -15,9 +15,9 @@ from nvgraft.apply import executor
 from nvgraft.apply.cache_step import LoaderCacheStep
 from nvgraft.apply.journal import Heading, Journal
 from nvgraft.apply.undo import UndoLog
-from nvgraft.base.errors import Refusal, UndoFailed
+from nvgraft.base.errors import UNDO_FAILED, Refusal
 from nvgraft.container.container import Container
-from nvgraft.plan.actions import Plan, ReplaceLink, Why
+from nvgraft.plan.actions import Plan, Symlink, Why
 from nvgraft.system.launch import Interrupted
 
 NOTHING = Plan("inject", "")
@@ -117,10 +117,10 @@ def test_an_undo_that_fails_is_its_own_exit_code_and_names_what_is_left(
         undo.add("mount /usr/bin/nvidia-smi", busy)
         raise Refusal("mount", "mount operation failed: x")
 
-    with pytest.raises(UndoFailed) as failed:
+    with pytest.raises(Refusal) as failed:
         apply(work)
     assert undone == ["first"]
-    assert failed.value.exit_code == 3
+    assert failed.value.exit_code == UNDO_FAILED
     assert "left behind: mount /usr/bin/nvidia-smi" in failed.value.line()
     assert "mount operation failed: x" in failed.value.line()
 
@@ -138,8 +138,9 @@ def test_a_journal_that_cannot_be_ended_is_named(
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(Journal, "end", refused)
-    with pytest.raises(UndoFailed, match=r"left behind: journal .*Read-only file system"):
+    with pytest.raises(Refusal, match=r"left behind: journal .*Read-only file system") as failed:
         apply(lambda undo: undo.add("a mount", lambda: undone.append("mount")))
+    assert failed.value.exit_code == UNDO_FAILED
     assert undone == ["mount"]
 
 
@@ -149,8 +150,8 @@ def rootfs(path: Path) -> Container:
     return Container(os.getpid(), None, str(path), fd, os.geteuid(), os.getegid())
 
 
-def replace(path: str, target: str) -> ReplaceLink:
-    return ReplaceLink(path, target, Why("", "", ""))
+def replace(path: str, target: str) -> Symlink:
+    return Symlink(path, target, Why("", "", ""), replaces=True)
 
 
 def test_links_are_replaced_and_put_back(tmp_path: Path) -> None:

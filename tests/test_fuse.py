@@ -17,22 +17,20 @@ from nvgraft.apply.cache.shunning import ShunningRootfs
 from nvgraft.apply.held_container import HeldContainer
 from nvgraft.base.errors import Refusal
 from nvgraft.container.container import Container
-from nvgraft.container.fuse import ShunningTree, shun
+from nvgraft.container.fuse import OnFuse, ShunningTree, shun
 from nvgraft.container.live_target import LiveTarget
 from nvgraft.container.offline_target import OfflineTarget
-from nvgraft.container.target import OnFuse
 from nvgraft.formats.tree import Bounds
 from nvgraft.plan.compat import compat_directory
 from nvgraft.system import syscalls
-from nvgraft.system.mountinfo import FuseMount, Mount
+from nvgraft.system.mountinfo import Mount
 from nvgraft_cli.case import fuse as cli_fuse
 from nvgraft_cli.shell import main
 
 
-def volume(
-    point: str, *, id: int = 1, fstype: str = "fuse.sshfs", by_root: bool = True
-) -> FuseMount:
-    return FuseMount(Mount(id, "/", point, "rw", False, fstype, "x"), by_root=by_root)
+def volume(point: str, *, id: int = 1, fstype: str = "fuse.sshfs", by_root: bool = True) -> Mount:
+    user = "rw,user_id=0" if by_root else "rw,user_id=01"
+    return Mount(id, "/", point, "rw", False, fstype, "x", user)
 
 
 @pytest.fixture
@@ -170,7 +168,7 @@ def test_a_file_that_is_a_volume_is_not_opened(rootfs: Path, container: Containe
     directory = files.directory("/usr/lib64")
     assert directory.kind("libx.so") == "file"
     assert directory.kind("missing") is None
-    files._mounts[syscalls.mount_id(container.rootfs_fd)] = volume("/usr/lib64/libx.so").mount
+    files._mounts[syscalls.mount_id(container.rootfs_fd)] = volume("/usr/lib64/libx.so")
     assert directory.kind("libx.so") == "other"
     with pytest.raises(PermissionError):
         directory.library("libx.so")

@@ -8,9 +8,10 @@ import hosts
 from hosts import ROOTFS
 from nvgraft.base.errors import Refusal
 from nvgraft.container.offline_target import OfflineTarget
+from nvgraft.container.target import OnVolume
 from nvgraft.host.snapshot import SnapshotTree
 from nvgraft.plan.actions import AllowDevice, Bind, MakeDirectory, Symlink, Tmpfs, Why, WriteFile
-from nvgraft.plan.layout import Layout, OnVolume
+from nvgraft.plan.layout import Layout
 
 WHY = Why("compute", "row", "found")
 
@@ -340,9 +341,9 @@ def test_links_into_a_mount_are_refused(cover: Callable[[Layout, str], None], pa
 def test_a_rewound_mount_hides_nothing() -> None:
     """After a rewind a mount hides nothing."""
     plan = layout("/x -> /m")
-    kept = plan.checkpoint()
+    rewind = plan.checkpoint()
     bound(plan, "/m")
-    plan.rewind(kept)
+    rewind()
     assert plan.resolve("/x") == "/m"
 
 
@@ -390,9 +391,9 @@ def test_rewinding_forgets_mounts_and_directories() -> None:
     """A rewind removes the mounts and directories of an optional part that is left out."""
     plan = layout("/v/", volumes=("/v",))
     mount(plan, "/a/keep")
-    kept = plan.checkpoint()
+    rewind = plan.checkpoint()
     mount(plan, "/b/c")
-    plan.rewind(kept)
+    rewind()
     assert [
         action.document().get("target", action.document().get("path")) for action in plan.actions
     ] == ["/a", "/a/keep"]

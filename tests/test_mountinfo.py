@@ -22,12 +22,12 @@ def line(
 
 
 def test_a_line_is_read_as_documented() -> None:
-    """Id, root, mount point, options, type and source are read from their fields in
-    proc_pid_mountinfo(5).
+    """Id, root, mount point, options, type, source and the file system's options are read from
+    their fields in proc_pid_mountinfo(5).
     """
     text = "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"
     assert parse_mountinfo(text) == [
-        Mount(36, "/mnt1", "/mnt2", "rw,noatime", False, "ext3", "/dev/root")
+        Mount(36, "/mnt1", "/mnt2", "rw,noatime", False, "ext3", "/dev/root", "rw,errors=continue")
     ]
 
 
@@ -145,7 +145,7 @@ def test_mounts_of_a_type_match_the_whole_type() -> None:
 
 
 def test_fuse_mounts_are_told_by_their_types() -> None:
-    """Types fuse, fuse.* and fuseblk are FUSE, with root or another user as the one who mounted
+    """Types fuse, fuse.* and fuseblk are FUSE, and have options that name the user who mounted
     them; fusectl and virtiofs are not.
     """
     rows = {
@@ -158,7 +158,7 @@ def test_fuse_mounts_are_told_by_their_types() -> None:
         "/g": "fuse.x y rw,user_id=01",
     }
     text = "".join(line(point, described=described) for point, described in rows.items())
-    mounts = [(fuse.mount.point, fuse.by_root) for fuse in fuse_mounts(text)]
-    assert mounts == [("/a", False), ("/b", True), ("/c", True), ("/g", False)]
-    assert fuse_mounts(text.rstrip("\n"))[-1].mount.fstype == "fuse.x"
+    mounts = [(mount.point, mount.fs_options) for mount in fuse_mounts(text)]
+    assert mounts == [(point, rows[point].rpartition(" ")[2]) for point in ("/a", "/b", "/c", "/g")]
+    assert fuse_mounts(text.rstrip("\n"))[-1].fstype == "fuse.x"
     assert fuse_mounts("") == []

@@ -30,7 +30,7 @@ from nvgraft.plan.compat import MODES
 from nvgraft.plan.planner import make_plan
 from nvgraft.plan.settings import Settings
 from nvgraft.request.config import Config
-from nvgraft.request.request import ImexChannels, Origin, Request, check_request
+from nvgraft.request.request import ImexChannels, Request, check_request
 from nvgraft_cli.case.hosts import read_snapshot
 from nvgraft_specs import gallery, names
 
@@ -993,7 +993,8 @@ def test_a_plan_documents_host_request_and_target() -> None:
         ("1", "0"),
         ("compute",),
         requirements=("cuda>=12",),
-        origin=Origin("NVIDIA_VISIBLE_DEVICES=1,0", "default"),
+        devices_from="NVIDIA_VISIBLE_DEVICES=1,0",
+        capabilities_from="default",
     )
     injection = make_plan(
         request,

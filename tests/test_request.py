@@ -95,7 +95,7 @@ def test_device_lists(value: str, devices: tuple[str, ...]) -> None:
     """
     request = request_of(NVIDIA_VISIBLE_DEVICES=value)
     assert request.devices == devices
-    assert request.origin.devices == f"NVIDIA_VISIBLE_DEVICES={value}"
+    assert request.devices_from == f"NVIDIA_VISIBLE_DEVICES={value}"
 
 
 @pytest.mark.parametrize("value", [None, "", ",", " , ", "void", "void,0", "0, void", "void,all"])
@@ -114,7 +114,7 @@ def test_swarm_resources_take_precedence() -> None:
     """
     config = Config(swarm_resource=" A , B,,C")
     assert request_of(config, A="1", C="2").devices == ("1", "2")
-    assert request_of(config, A="1", C="2").origin.devices == "A=1, C=2"
+    assert request_of(config, A="1", C="2").devices_from == "A=1, C=2"
     assert request_of(config).devices == ("all",)
     assert isinstance(outcome(config, B=""), Skip)
     assert isinstance(outcome(config, B="void", C="0"), Skip)
@@ -165,7 +165,7 @@ def test_volume_mounts_request_devices() -> None:
     request = request_of(config, mounts)
     assert request.devices == ("0", "GPU-1", "a/b", "X", "nvidia.com/gpu=0:1", "nvidia.com/gpu=1")
     assert request.imex_channels.written == ("7",)
-    assert request.origin.devices == "volume mounts"
+    assert request.devices_from == "volume mounts"
 
 
 def test_volume_mounts_need_the_switch() -> None:
@@ -197,7 +197,7 @@ def test_a_legacy_image_gets_everything() -> None:
         ("", "cuda>=10.2"),
     )
     assert (request.legacy_image, request.cuda_version) == (True, "10.2.89")
-    assert (request.origin.devices, request.origin.capabilities) == (
+    assert (request.devices_from, request.capabilities_from) == (
         "legacy image default",
         "legacy image default",
     )
@@ -274,7 +274,7 @@ def test_capabilities_are_trimmed_and_sorted(
     """
     request = request_of(NVIDIA_DRIVER_CAPABILITIES=value)
     assert request.capabilities == capabilities
-    assert request.origin.capabilities == (
+    assert request.capabilities_from == (
         f"NVIDIA_DRIVER_CAPABILITIES={value}" if value else "default"
     )
 

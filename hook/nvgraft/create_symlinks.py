@@ -9,11 +9,11 @@ the hook it makes a plan, of links only, and applies it.
 from __future__ import annotations
 
 from nvgraft.base._os import os
-from nvgraft.base.errors import UsageError
 from nvgraft.base.finding import Finding
-from nvgraft.container.target import OnFuse
+from nvgraft.base.usage import UsageError
+from nvgraft.container.target import OnVolume
 from nvgraft.plan.actions import Plan, Why
-from nvgraft.plan.layout import Layout, OnVolume
+from nvgraft.plan.layout import Layout
 from nvgraft.request.oci import path_problem
 
 TYPE_CHECKING = False
@@ -113,7 +113,7 @@ def plan_links(target: Target, links: Sequence[tuple[str, str]]) -> Plan:
     findings = []
     for text, path in links:
         why = Why("graphics", path, "programs open it by this name")
-        kept = layout.checkpoint()
+        rewind = layout.checkpoint()
         parent, _, name = path.rpartition("/")
         message = f"{path} is left out: it is not a link"
         hint = "the image has a file there: rebuild the image without it"
@@ -122,8 +122,8 @@ def plan_links(target: Target, links: Sequence[tuple[str, str]]) -> Plan:
             layout.directory(directory, 0o755, why)
             if layout.force_link(f"{directory}/{name}", text, why):
                 continue
-        except (OnVolume, OnFuse) as refusal:
-            layout.rewind(kept)
+        except OnVolume as refusal:
+            rewind()
             message, hint = f"{path} is left out: {refusal.text}", refusal.hint
         findings.append(Finding("link-skipped", "warning", message, hint))
     return Plan("inject", "links", tuple(layout.actions), findings=tuple(findings))

@@ -12,7 +12,7 @@ import sys
 from nvgraft import __version__, startup
 from nvgraft.base import errors, paths
 from nvgraft.base._os import os
-from nvgraft.base.errors import NO_OUTPUT, Refusal, UsageError
+from nvgraft.base.errors import NO_OUTPUT, Refusal
 from nvgraft.base.files import open_file, print_answer, reason, writable
 from nvgraft.request.config import Config, load_config
 from nvgraft.request.decision import absolute_rootfs, decide
@@ -194,7 +194,7 @@ def _parse(arguments: Sequence[str], invocation: Invocation) -> bool:
             return False
         if name == "config":
             if not equals and not rest:
-                raise UsageError("flag needs an argument: -config", _USAGE)
+                raise _usage_error("flag needs an argument: -config")
             invocation.config = value if equals else rest.pop(0)
         elif name in {"debug", "dry-run", "version"}:
             enabled = not equals or value in {"1", "t", "T", "true", "TRUE", "True"}
@@ -206,12 +206,18 @@ def _parse(arguments: Sequence[str], invocation: Invocation) -> bool:
             elif name == "dry-run":
                 invocation.dry_run = enabled
         else:
-            raise UsageError(f"flag provided but not defined: -{name}", _USAGE)
+            raise _usage_error(f"flag provided but not defined: -{name}")
     if not rest or rest[0] not in {*_AT_WORK, "poststart", "poststop"}:
-        raise UsageError("", _USAGE)
+        raise _usage_error("")
     invocation.command = rest[0]
     invocation.arguments = rest[1:]
     return True
+
+
+def _usage_error(text: str) -> Refusal:
+    from nvgraft.base.usage import UsageError
+
+    return UsageError(text, _USAGE)
 
 
 def _prestart(invocation: Invocation, directory: int) -> None:
@@ -279,7 +285,7 @@ def _print(text: str) -> None:
     try:
         print_answer(text)
     except OSError as error:
-        raise UsageError(f"nvgraft: {NO_OUTPUT.format(reason(error))}", "") from error
+        raise Refusal("", f"nvgraft: {NO_OUTPUT.format(reason(error))}", exit_code=2) from error
 
 
 def _configure(

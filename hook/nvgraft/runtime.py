@@ -16,7 +16,7 @@ import posixpath
 from nvgraft import __version__
 from nvgraft.base import files
 from nvgraft.base._os import signal, stat
-from nvgraft.base.errors import NO_OUTPUT, Refusal, UsageError, printable
+from nvgraft.base.errors import NO_OUTPUT, Refusal, printable
 from nvgraft.request.config import (
     ERROR,
     OPEN_ERROR,
@@ -108,7 +108,8 @@ def _print(text: str) -> None:
     try:
         files.print_answer(text)
     except OSError as error:
-        raise UsageError(f"nvgraft-runtime: {NO_OUTPUT.format(files.reason(error))}", "") from None
+        text = f"nvgraft-runtime: {NO_OUTPUT.format(files.reason(error))}"
+        raise Refusal("", text, exit_code=2) from None
 
 
 def is_create(arguments: Sequence[str]) -> bool:

@@ -9,11 +9,11 @@ import os
 
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import read_text
-from nvgraft.container.fuse import ShunningTree, is_of_engine
-from nvgraft.container.target import ALLOW_FUSE, OnFuse
+from nvgraft.container.fuse import OnFuse, ShunningTree, is_of_engine
+from nvgraft.container.target import ALLOW_FUSE
 from nvgraft.formats.tree import Bounds, LiveTree, PathError, open_tree_at
 from nvgraft.request.config import load_config
-from nvgraft.system.mountinfo import FuseMount, fuse_mounts
+from nvgraft.system.mountinfo import Mount, fuse_mounts
 from nvgraft_cli.shell.errors import InputError
 
 
@@ -47,7 +47,7 @@ def open_tree(path: str, label: str, bounds: Bounds) -> LiveTree:
 def _shunned_mounts() -> list[str]:
     """Return the mount points of FUSE file systems at which nothing may be looked."""
     mounts = [mount for mount in fuse_mounts(_mountinfo()) if not _is_ours(mount)]
-    return [] if mounts and _allowed() else [mount.mount.point for mount in mounts]
+    return [] if mounts and _allowed() else [mount.point for mount in mounts]
 
 
 def _mountinfo() -> str:
@@ -57,7 +57,7 @@ def _mountinfo() -> str:
         return ""  # without /proc there is no way to tell
 
 
-def _is_ours(mount: FuseMount) -> bool:
+def _is_ours(mount: Mount) -> bool:
     """Tell whether an engine has mounted it, for root or for the user of this process."""
     return is_of_engine(mount, any_user=os.geteuid() != 0)
 

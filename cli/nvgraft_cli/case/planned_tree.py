@@ -8,7 +8,7 @@ import os
 import posixpath
 from functools import cached_property
 
-from nvgraft.container.target import OnFuse
+from nvgraft.container.fuse import OnFuse
 from nvgraft.formats.ldcache_table import Table
 from nvgraft.formats.tree import Bounds, Node, Tree
 from nvgraft.host.components import Host

@@ -16,7 +16,7 @@ from nvgraft.plan.compat import MODES
 from nvgraft.plan.settings import Settings
 from nvgraft.report.debug_log import DebugLog
 from nvgraft.request.config import Config
-from nvgraft.request.request import Origin, Request
+from nvgraft.request.request import Request
 from nvgraft.system import launch
 from nvgraft_cli.container_cli.options import ConfigureOptions
 
@@ -35,9 +35,8 @@ def request_of(options: ConfigureOptions) -> Request:
         imex_channels=options.imex_channels,
         mig_config=options.mig_config,
         mig_monitor=options.mig_monitor,
-        origin=Origin(
-            f"--device={','.join(devices)}" if devices else "command line", "command line"
-        ),
+        devices_from=f"--device={','.join(devices)}" if devices else "command line",
+        capabilities_from="command line",
     )
 
 

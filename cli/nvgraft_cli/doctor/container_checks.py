@@ -68,7 +68,7 @@ def capability_not_requested(patient: Patient) -> Iterator[Diagnosis]:
     plan = patient.injected
     requested = plan.request.capabilities
     capabilities = ", ".join(requested) or "nothing"
-    request = f"this container requests {capabilities} ({plan.request.origin.capabilities})"
+    request = f"this container requests {capabilities} ({plan.request.capabilities_from})"
 
     def fix(capability: str) -> str:
         return f"set {names.DRIVER_CAPABILITIES}={','.join([*requested, capability])}"

@@ -123,9 +123,9 @@ def _request_facts(case: Case) -> Iterator[Fact]:
         yield Fact(
             "devices",
             ", ".join(request.devices) or "none: the driver's files without a device",
-            request.origin.devices,
+            request.devices_from,
         )
-        source = request.origin.capabilities
+        source = request.capabilities_from
         if source == "default":
             state = "empty" if names.DRIVER_CAPABILITIES in spec.env else "not set"
             source = f"default: {names.DRIVER_CAPABILITIES} is {state}"

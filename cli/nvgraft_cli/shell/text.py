@@ -112,9 +112,9 @@ def _facts(plan: Injection) -> Iterator[str]:
     host, request, target = plan.host, plan.request, plan.target
     root = "" if host.root == "/" else f" at {host.root}"
     yield f"  host      {host.name}{root}: driver {host.driver_version}, CUDA {host.cuda_version}"
-    yield f"  devices   {','.join(request.devices) or 'none'}  ({request.origin.devices})"
+    yield f"  devices   {','.join(request.devices) or 'none'}  ({request.devices_from})"
     capabilities = ", ".join(request.capabilities) or "no capability"
-    yield f"  driver    {capabilities}  ({request.origin.capabilities})"
+    yield f"  driver    {capabilities}  ({request.capabilities_from})"
     if request.requirements:
         yield f"  requires  {'; '.join(request.requirements)}"
     yield f"  rootfs    {target.rootfs}: libraries go to {target.libs_dir}"

@@ -110,11 +110,11 @@ def _chain(
     :param parts: its actions and SONAME links, as ``matching()`` returns them.
     """
     request = plan.request
-    yield "asked for", f"{','.join(request.devices) or 'no device'} ({request.origin.devices})"
+    yield "asked for", f"{','.join(request.devices) or 'no device'} ({request.devices_from})"
     first = next((action for action in parts if not isinstance(action, tuple)), None)
     why = getattr(first, "why", None)
     if why is not None and why.capability in names.CAPABILITIES:
-        yield "capability", f"{why.capability} ({request.origin.capabilities})"
+        yield "capability", f"{why.capability} ({request.capabilities_from})"
     if subject.kind == "capability":
         rows = sorted({action.why.row for action in parts if isinstance(action, Bind)})
         yield "brings", f"{len(parts)} mounts and files: {', '.join(rows)}"

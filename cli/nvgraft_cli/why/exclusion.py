@@ -133,7 +133,7 @@ def _capability(subject: Subject, plan: Injection) -> Exclusion:
 
 def _capability_request(plan: Injection) -> str:
     requested = ", ".join(plan.request.capabilities) or "no capability"
-    return f"it requests {requested} ({plan.request.origin.capabilities})"
+    return f"it requests {requested} ({plan.request.capabilities_from})"
 
 
 def _device(subject: Subject, plan: Injection, inventory: Inventory) -> Exclusion:
@@ -184,7 +184,7 @@ def _not_requested(device: str, plan: Injection) -> Exclusion:
     return Exclusion(
         "device",
         f"the container does not request {device}: it requests {requested} "
-        f"({plan.request.origin.devices})",
+        f"({plan.request.devices_from})",
     )
 
 

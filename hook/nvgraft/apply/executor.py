@@ -19,7 +19,7 @@ from nvgraft.apply.targets import Targets, open_in_root
 from nvgraft.apply.undo import UndoLog
 from nvgraft.base import paths
 from nvgraft.base._os import os
-from nvgraft.base.errors import Refusal, UndoFailed
+from nvgraft.base.errors import UNDO_FAILED, Refusal
 from nvgraft.base.files import reason
 from nvgraft.container.container import Container, enter
 from nvgraft.plan.actions import (
@@ -27,7 +27,7 @@ from nvgraft.plan.actions import (
     Bind,
     MakeDirectory,
     Plan,
-    ReplaceLink,
+    Symlink,
     Tmpfs,
     UpdateLoaderCache,
 )
@@ -51,8 +51,8 @@ def apply_plan(plan: Plan, container: Container, cache: LoaderCacheStep) -> bool
 
     :param cache: the way to write the loader cache. Its ``findings`` are complete afterwards, as
         are those of ``container``.
-    :raises Refusal: with everything undone.
-    :raises UndoFailed: when the undo failed too; it names what is left behind.
+    :raises Refusal: with everything undone, or with the exit code UNDO_FAILED; then it names what
+        is left behind.
     """
     if _is_configured(plan, container):
         return False
@@ -77,10 +77,11 @@ def apply_plan(plan: Plan, container: Container, cache: LoaderCacheStep) -> bool
             first = (
                 error.line() if isinstance(error, Refusal) else f"{type(error).__name__}: {error}"
             )
-            raise UndoFailed(
+            raise Refusal(
                 "undo",
                 "left behind: " + ", ".join(left),
                 f"run `nvgraft recover` to try again; the failure before: {first}",
+                exit_code=UNDO_FAILED,
             ) from error
         raise
     finally:
@@ -151,7 +152,7 @@ def _carry_out(
     _attach(sources, targets, container, procfs, undo)
     take_signals()
     _replace_links(
-        [action for action in plan.actions if isinstance(action, ReplaceLink)],
+        [action for action in plan.actions if isinstance(action, Symlink) and action.replaces],
         container,
         undo,
         journal,
@@ -164,7 +165,7 @@ def _carry_out(
 
 
 def _replace_links(
-    actions: list[ReplaceLink], container: Container, undo: UndoLog, journal: Journal
+    actions: list[Symlink], container: Container, undo: UndoLog, journal: Journal
 ) -> None:
     """Make links in the place of the image's. All former ones are announced before the first
     change.

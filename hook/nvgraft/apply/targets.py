@@ -253,7 +253,9 @@ class Targets:
                 elif isinstance(action, MakeDirectory):
                     if self._sources.inside_tmpfs(action.path) is None:
                         self._make_directory(action)
-                elif type(action) is Symlink:  # links that replace others are made after the mounts
+                elif (
+                    isinstance(action, Symlink) and not action.replaces
+                ):  # those come after the mounts
                     self._make_link(action)
             except syscalls.MissingFeature:
                 raise
@@ -271,7 +273,7 @@ class Targets:
         for action in actions:
             if isinstance(action, MakeDirectory):
                 entry = JournalEntry("dir", action.path)
-            elif type(action) is Symlink:
+            elif isinstance(action, Symlink) and not action.replaces:
                 entry = JournalEntry("link", action.path, action.target)
             elif isinstance(action, Bind) and action.placeholder:
                 entry = JournalEntry("file", action.target)

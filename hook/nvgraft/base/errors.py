@@ -12,6 +12,9 @@ NO_OUTPUT = "standard output: {} | write to another file, or free space on its f
 #: Bytes of one line on stderr. runc keeps the whole output of a hook in memory.
 LINE_LIMIT = 4096
 
+#: The exit code of a failure whose undo failed too.
+UNDO_FAILED = 3
+
 
 def printable(text: str) -> str:
     """Escape what would change how a terminal, a log or a page shows the text around it.
@@ -38,23 +41,25 @@ def _escape(code: int) -> str:
 
 
 class Refusal(Exception):
-    """A container that is not configured; exit code 1.
+    """A container that is not configured.
 
     :param stage: the stage of the reference CLI (``mount``, ``device``, ...), or ``""`` for errors
         of the reference hook, which have no prefix.
     :param text: the reference's words, paths included.
     :param hint: cause and fix in our words, appended after `` | ``.
     :param first_line: lines that the reference prints before ``text``; usually empty.
+    :param exit_code: of the program that reports this.
     """
 
-    exit_code = 1
-
-    def __init__(self, stage: str, text: str, hint: str = "", *, first_line: str = "") -> None:
+    def __init__(
+        self, stage: str, text: str, hint: str = "", *, first_line: str = "", exit_code: int = 1
+    ) -> None:
         super().__init__(text)
         self.stage = stage
         self.text = text
         self.hint = hint
         self.first_line = first_line
+        self.exit_code = exit_code
 
     def reference_line(self, program: str = "nvgraft") -> str:
         """Return the line that the reference prints for this failure, with ``program`` as its
@@ -74,24 +79,3 @@ class Refusal(Exception):
         if self.hint:
             text += " | " + printable(self.hint)
         return text[:LINE_LIMIT]
-
-
-class UsageError(Refusal):
-    """A command line that cannot be understood; exit code 2. ``usage`` is printed below the
-    text.
-    """
-
-    exit_code = 2
-
-    def __init__(self, text: str, usage: str) -> None:
-        super().__init__("", text)
-        self.usage = usage
-
-    def line(self, program: str = "nvgraft") -> str:
-        return "\n".join(part for part in (printable(self.text), self.usage) if part)
-
-
-class UndoFailed(Refusal):
-    """A failure whose undo failed too; exit code 3. The message names what is left behind."""
-
-    exit_code = 3

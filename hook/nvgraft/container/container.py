@@ -23,7 +23,6 @@ from nvgraft.base.files import read_text, reason
 from nvgraft.formats.tree import Bounds
 from nvgraft.system import privileges, syscalls
 from nvgraft.system.mountinfo import (
-    FuseMount,
     Mount,
     MountTable,
     fuse_mounts,
@@ -75,7 +74,7 @@ class Container:
         #: What is noticed about the container while the plan is applied.
         self.findings: list[Finding] = []
         #: The FUSE mounts of the container's mount namespace.
-        self.fuse: list[FuseMount] = []
+        self.fuse: list[Mount] = []
         #: The mount points of those FUSE volumes, as the container sees them, that must not be
         #: touched.
         self.shunned: tuple[str, ...] = ()

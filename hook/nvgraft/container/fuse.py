@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from nvgraft.base._os import os
 from nvgraft.base.errors import Refusal
-from nvgraft.container.target import ALLOW_FUSE, OnFuse
+from nvgraft.container.target import ALLOW_FUSE, OnVolume
 from nvgraft.formats.tree import LiveTree
 from nvgraft.system import syscalls, userns
 
@@ -19,10 +19,21 @@ if TYPE_CHECKING:
     from nvgraft.container.container import Container
     from nvgraft.formats.elf import ElfFacts
     from nvgraft.formats.tree import Bounds, Node
-    from nvgraft.system.mountinfo import FuseMount
+    from nvgraft.system.mountinfo import Mount
 
 #: The type of the root file systems that engines mount where the kernel's overlayfs is missing.
 _OVERLAY = "fuse.fuse-overlayfs"
+
+
+class OnFuse(OnVolume):
+    """``path`` is on the FUSE volume ``volume``, which must not be touched (SECURITY R42)."""
+
+    def __init__(self, path: str, volume: str) -> None:
+        super().__init__(
+            f"path error: {path}: it is on the FUSE volume {volume}, which may never answer",
+            volume,
+            f"mount the volume elsewhere, or {ALLOW_FUSE}",
+        )
 
 
 def shun(container: Container) -> None:
@@ -36,22 +47,23 @@ def shun(container: Container) -> None:
     root_id = syscalls.mount_id(container.rootfs_fd)
     # As mountinfo shows it: without the links of the path by which it was opened.
     base = os.readlink(f"/proc/self/fd/{container.rootfs_fd}")
-    for fuse in container.fuse:
-        if fuse.mount.id == root_id and not (userns.inside() or is_of_engine(fuse)):
+    for mount in container.fuse:
+        if mount.id == root_id and not (userns.inside() or is_of_engine(mount)):
             raise Refusal(
                 "container",
                 f"stat failed: {container.rootfs}: it is on a FUSE file system"
-                f" ({fuse.mount.fstype}), which may never answer",
+                f" ({mount.fstype}), which may never answer",
                 f"use a root file system on another one, or {ALLOW_FUSE}",
             )
-    points = {fuse.mount.point for fuse in container.fuse}
+    points = {mount.point for mount in container.fuse}
     inside = [point[len(base) :] for point in points if point.startswith(base + "/")]
     container.shunned = tuple(sorted(inside))
 
 
-def is_of_engine(fuse: FuseMount, *, any_user: bool = False) -> bool:
-    """Tell whether an engine of root has mounted ``fuse``, or one of ``any_user``."""
-    return fuse.mount.fstype == _OVERLAY and (fuse.by_root or any_user)
+def is_of_engine(mount: Mount, *, any_user: bool = False) -> bool:
+    """Tell whether an engine of root has made the FUSE mount, or one of ``any_user``."""
+    by_root = "user_id=0" in mount.fs_options.split(",")
+    return mount.fstype == _OVERLAY and (by_root or any_user)
 
 
 class ShunningTree(LiveTree):

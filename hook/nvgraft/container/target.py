@@ -30,15 +30,13 @@ BINARIES_DIRECTORY = "/usr/bin"
 ALLOW_FUSE = "set `allow-fuse = true` in [nvgraft] of config.toml if its server is trusted"
 
 
-class OnFuse(Refusal):
-    """``path`` is on the FUSE volume ``volume``, which must not be touched (SECURITY R42)."""
+class OnVolume(Refusal):
+    """A file is on ``volume``, where nothing may be made (SECURITY R21), or which must not even be
+    looked at (:class:`nvgraft.container.fuse.OnFuse`).
+    """
 
-    def __init__(self, path: str, volume: str) -> None:
-        super().__init__(
-            "mount",
-            f"path error: {path}: it is on the FUSE volume {volume}, which may never answer",
-            f"mount the volume elsewhere, or {ALLOW_FUSE}",
-        )
+    def __init__(self, text: str, volume: str, hint: str) -> None:
+        super().__init__("mount", text, hint)
         self.volume = volume
 
 
@@ -89,13 +87,13 @@ class Target:
             return all(
                 self.tree.find(path)[1] is None for path in _GLIBC_LOADERS.get(self.machine, ())
             )
-        except (PathError, OnFuse):
+        except (PathError, OnVolume):
             return False
 
     def demand(self, path: str) -> None:
         """Check that applying the plan may look at the file to which ``path`` leads.
 
-        :raises OnFuse: it is on a FUSE volume.
+        :raises OnVolume: it is on a FUSE volume.
         """
 
     def volume(self, path: str) -> str | None:

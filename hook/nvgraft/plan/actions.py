@@ -179,21 +179,20 @@ class WriteFile(Action):
 
 
 class Symlink(Action):
-    """Make a symbolic link at a path where nothing exists."""
+    """Make a symbolic link at a path where nothing exists, or, with ``replaces``, in the place of
+    another link.
+    """
 
     op = "symlink"
 
-    def __init__(self, path: str, target: str, why: Why) -> None:
+    def __init__(self, path: str, target: str, why: Why, *, replaces: bool = False) -> None:
         self.path = path
         self.target = target
         self.why = why
+        self.replaces = replaces
 
     def document(self) -> dict[str, Any]:
         return {"op": self.op, "path": self.path, "target": self.target, "why": self.why.document()}
-
-
-class ReplaceLink(Symlink):
-    """Replace a symbolic link by another one."""
 
 
 class AllowDevice(Action):

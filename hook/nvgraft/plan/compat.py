@@ -11,7 +11,7 @@ from __future__ import annotations
 from nvgraft.base import paths
 from nvgraft.base.errors import Refusal
 from nvgraft.base.finding import Finding
-from nvgraft.container.target import OnFuse
+from nvgraft.container.target import OnVolume
 from nvgraft.formats.tree import LOOP, NOT_A_DIRECTORY, PathError
 
 TYPE_CHECKING = False
@@ -65,7 +65,7 @@ def compat_directory(
             for name in tree.listdir(directory)
             if name.startswith("lib") and ".so." in name
         )
-    except OnFuse as refusal:
+    except OnVolume as refusal:
         return None, [_on_volume(f"{_CUDA}/compat", refusal.volume)]
     except PathError as error:
         raise Refusal(

@@ -8,14 +8,13 @@ behaviour 6.2, 6.3).
 from __future__ import annotations
 
 from nvgraft.base.errors import Refusal
-from nvgraft.container.target import Target
+from nvgraft.container.target import OnVolume, Target
 from nvgraft.formats.tree import Node, PathError
 from nvgraft.plan.actions import (
     Action,
     AllowDevice,
     Bind,
     MakeDirectory,
-    ReplaceLink,
     Symlink,
     Tmpfs,
     Why,
@@ -24,6 +23,8 @@ from nvgraft.plan.actions import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nvgraft.plan.actions import Origin
 
 _UMASK = 0o022
@@ -43,31 +44,6 @@ READ_ONLY = (
     "the root file system is read-only before the hook runs: set root.readonly, so that"
     " the runtime makes it read-only later"
 )
-
-
-class OnVolume(Refusal):
-    """A file would have to be made on a volume, which other containers may use too (SECURITY
-    R21).
-    """
-
-    def __init__(self, path: str, volume: str) -> None:
-        super().__init__(
-            "mount",
-            f"file creation failed: {path}: it would be made on the volume {volume}",
-            "mount the volume elsewhere, or make an empty file there before",
-        )
-
-
-class Checkpoint:
-    """The state of a layout at one moment."""
-
-    def __init__(
-        self, actions: int, binds: int, made: dict[str, str], covers: dict[str, str]
-    ) -> None:
-        self.actions = actions
-        self.binds = binds
-        self.made = dict(made)
-        self.covers = dict(covers)
 
 
 class Layout:
@@ -94,16 +70,20 @@ class Layout:
         self._allowed: set[tuple[int, int]] = set()
         self._open: set[str] = set()  # directories of the image in which things can be made
 
-    def checkpoint(self) -> Checkpoint:
-        """Return the state to which :meth:`rewind` can return."""
-        return Checkpoint(len(self.actions), len(self._binds), self._made, self._covers)
+    def checkpoint(self) -> Callable[[], None]:
+        """Return a function that removes every mount, directory and placeholder that was planned
+        since.
+        """
+        actions, binds = len(self.actions), len(self._binds)
+        made, covers = dict(self._made), dict(self._covers)
 
-    def rewind(self, checkpoint: Checkpoint) -> None:
-        """Remove every mount, directory and placeholder that was planned since ``checkpoint``."""
-        del self.actions[checkpoint.actions :]
-        self._binds = dict.fromkeys(list(self._binds)[: checkpoint.binds])
-        self._made = checkpoint.made
-        self._covers = checkpoint.covers
+        def rewind() -> None:
+            del self.actions[actions:]
+            self._binds = dict.fromkeys(list(self._binds)[:binds])
+            self._made = made
+            self._covers = covers
+
+        return rewind
 
     def bind(
         self,
@@ -204,9 +184,7 @@ class Layout:
         node = self._lookup(path)
         if node is None or (node.type == "symlink" and node.target != target):
             self._check_volume(path)
-            self.actions.append(
-                Symlink(path, target, why) if node is None else ReplaceLink(path, target, why)
-            )
+            self.actions.append(Symlink(path, target, why, replaces=node is not None))
             self._made[path] = "symlink"
             return True
         return node.type == "symlink"
@@ -353,7 +331,12 @@ class Layout:
             return
         volume = self._target.volume(path)
         if volume is not None:
-            raise OnVolume(self._target.rootfs + path, volume)
+            raise OnVolume(
+                f"file creation failed: {self._target.rootfs}{path}: it would be made on the volume"
+                f" {volume}",
+                volume,
+                "mount the volume elsewhere, or make an empty file there before",
+            )
 
 
 def _hidden(path: str, mount: str) -> Refusal:

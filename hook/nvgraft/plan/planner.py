@@ -10,7 +10,7 @@ from __future__ import annotations
 from nvgraft.base import paths
 from nvgraft.base.errors import Refusal
 from nvgraft.base.finding import Finding
-from nvgraft.container.target import BINARIES_DIRECTORY, OnFuse, Target
+from nvgraft.container.target import BINARIES_DIRECTORY, OnVolume, Target
 from nvgraft.formats.ldcache import loader_flags
 from nvgraft.formats.tree import PathError
 from nvgraft.host.components import (
@@ -34,7 +34,7 @@ from nvgraft.plan.actions import (
 )
 from nvgraft.plan.compat import compat_directory
 from nvgraft.plan.device_selection import Selection, check_mig_request, select_devices
-from nvgraft.plan.layout import TMPFS_MODE, Layout, OnVolume
+from nvgraft.plan.layout import TMPFS_MODE, Layout
 from nvgraft.plan.soname_links import soname_links
 from nvgraft_specs import catalogue
 
@@ -258,7 +258,7 @@ class _Planner:
         for directory in (self.target.libs_dir, self.target.libs32_dir):
             try:
                 resolved = self.target.tree.resolve(directory)
-            except (PathError, OnFuse):
+            except (PathError, OnVolume):
                 # No library is mounted there, or it would have been refused: the directory is not
                 # needed.
                 continue
@@ -340,11 +340,11 @@ class _Planner:
         """Run a step whose target may be on a volume: then it is skipped. Hostile links are still
         refused (SECURITY R18).
         """
-        kept = self.layout.checkpoint()
+        rewind = self.layout.checkpoint()
         try:
             step(part)
-        except (OnVolume, OnFuse) as refusal:
-            self.layout.rewind(kept)
+        except OnVolume as refusal:
+            rewind()
             self._warn(f"{kind}-skipped", f"{path} is left out: {refusal.text}", refusal.hint)
 
     def _warn(self, id: str, message: str, hint: str) -> None:

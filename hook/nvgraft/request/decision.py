@@ -65,7 +65,7 @@ def decide(config_json: bytes, config: Config, cwd: str) -> Decision:
         rootfs = absolute_rootfs(container.root_path, cwd)
     except Refusal as refusal:
         return Decision(REFUSE, refusal.line(), tuple(log), refusal=refusal)
-    return Decision(INJECT, f"devices from {outcome.origin.devices}", tuple(log), outcome, rootfs)
+    return Decision(INJECT, f"devices from {outcome.devices_from}", tuple(log), outcome, rootfs)
 
 
 def absolute_rootfs(root_path: str, cwd: str) -> str:

@@ -36,16 +36,6 @@ MAX_REQUIREMENTS = 32
 LEGACY = "legacy"
 
 
-class Origin(Value):
-    """Where the devices and the capabilities of a request come from, as text:
-    ``NVIDIA_VISIBLE_DEVICES=all``.
-    """
-
-    def __init__(self, devices: str, capabilities: str) -> None:
-        self.devices = devices
-        self.capabilities = capabilities
-
-
 class DeviceRequest(Value):
     """The ids of the requested devices (none: driver files without a device), and their source as
     text.
@@ -91,7 +81,8 @@ class Request(Value):
 
     ``devices`` has the ids as in the request, in its order (none: driver files without a device).
     ``capabilities`` are sorted. ``requirements`` are expressions for
-    ``nvgraft.request.requirements``. ``warnings`` are lines for stderr.
+    ``nvgraft.request.requirements``. ``devices_from`` and ``capabilities_from`` say as text where
+    these come from: ``NVIDIA_VISIBLE_DEVICES=all``. ``warnings`` are lines for stderr.
     """
 
     def __init__(
@@ -106,7 +97,8 @@ class Request(Value):
         legacy_image: bool = False,
         privileged: bool = False,
         cuda_version: str = "",
-        origin: Origin = Origin("", ""),  # noqa: B008  # inert
+        devices_from: str = "",
+        capabilities_from: str = "",
         warnings: tuple[str, ...] = (),
     ) -> None:
         self.devices = devices
@@ -118,7 +110,8 @@ class Request(Value):
         self.legacy_image = legacy_image
         self.privileged = privileged
         self.cuda_version = cuda_version
-        self.origin = origin
+        self.devices_from = devices_from
+        self.capabilities_from = capabilities_from
         self.warnings = warnings
 
     def document(self) -> dict[str, Any]:
@@ -130,8 +123,8 @@ class Request(Value):
             "mig_config": self.mig_config,
             "mig_monitor": self.mig_monitor,
             "imex_channels": list(self.imex_channels.written),
-            "devices_from": self.origin.devices,
-            "capabilities_from": self.origin.capabilities,
+            "devices_from": self.devices_from,
+            "capabilities_from": self.capabilities_from,
         }
 
 
@@ -176,7 +169,8 @@ def resolve_request(container: ContainerConfig, config: Config) -> Request | Ski
         legacy_image=legacy,
         privileged=privileged,
         cuda_version=read_variable(env, names.CUDA_VERSION) or "",
-        origin=Origin(devices.source, capability_source),
+        devices_from=devices.source,
+        capabilities_from=capability_source,
         warnings=warnings,
     )
 

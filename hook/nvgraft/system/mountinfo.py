@@ -10,10 +10,19 @@ class Mount(Value):
     mounted.
 
     ``shared`` tells whether a mount that is made below it propagates to other mount namespaces.
+    ``fs_options`` are those of its file system, which all of its mounts have in common.
     """
 
     def __init__(
-        self, id: int, root: str, point: str, options: str, shared: bool, fstype: str, source: str
+        self,
+        id: int,
+        root: str,
+        point: str,
+        options: str,
+        shared: bool,
+        fstype: str,
+        source: str,
+        fs_options: str = "",
     ) -> None:
         self.id = id
         self.root = root
@@ -22,14 +31,7 @@ class Mount(Value):
         self.shared = shared
         self.fstype = fstype
         self.source = source
-
-
-class FuseMount(Value):
-    """A mount whose files a process serves. ``by_root`` tells whether root has mounted it."""
-
-    def __init__(self, mount: Mount, *, by_root: bool) -> None:
-        self.mount = mount
-        self.by_root = by_root
+        self.fs_options = fs_options
 
 
 #: The separator and the first letters of the types of FUSE file systems.
@@ -76,7 +78,7 @@ def keeps_deleted_files(fstype: str) -> bool:
     return fstype.startswith(("fuse", "nfs")) or fstype in {"cifs", "smb3"}
 
 
-def fuse_mounts(text: str) -> list[FuseMount]:
+def fuse_mounts(text: str) -> list[Mount]:
     """Return the mounts of FUSE file systems, in order. fusectl, which the kernel serves itself, is
     not one of them.
 
@@ -89,8 +91,7 @@ def fuse_mounts(text: str) -> list[FuseMount]:
         line = text[start : end if end >= 0 else len(text)]
         mount = _parse_line(line)
         if mount.fstype in {"fuse", "fuseblk"} or mount.fstype.startswith("fuse."):
-            options = line.rpartition(" ")[2].split(",")
-            mounts.append(FuseMount(mount, by_root="user_id=0" in options))
+            mounts.append(mount)
         at = text.find(_FUSE, at + len(_FUSE))
     return mounts
 
@@ -130,4 +131,5 @@ def _parse_line(line: str) -> Mount:
         shared,
         kind[0],
         _unescape(kind[1]),
+        " ".join(kind[2:]),
     )

@@ -13,8 +13,7 @@ from nvgraft.apply.cache.rootfs import OpenDirectory, Rootfs
 from nvgraft.apply.descriptors import reopen
 from nvgraft.apply.targets import open_in_root
 from nvgraft.base._os import os
-from nvgraft.container.fuse import ShunningTree
-from nvgraft.container.target import OnFuse
+from nvgraft.container.fuse import OnFuse, ShunningTree
 from nvgraft.formats.tree import PathError
 from nvgraft.system import syscalls
 
@@ -32,7 +31,7 @@ class ShunningRootfs(Rootfs):
     def __init__(self, container: Container, own_fds: int, bounds: Bounds) -> None:
         super().__init__(container.rootfs_fd, own_fds, bounds)
         self._container = container
-        self._mounts = {fuse.mount.id: fuse.mount for fuse in container.fuse}
+        self._mounts = {mount.id: mount for mount in container.fuse}
         self._mounts.pop(syscalls.mount_id(container.rootfs_fd), None)
         self.skipped: dict[str, None] = {}
 
