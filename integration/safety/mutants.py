@@ -530,7 +530,7 @@ MUTANTS = (
     _mutant(
         "R42: any root file system on FUSE",
         "shun",
-        "not (userns.inside() or is_of_engine(fuse))",
+        "not (userns.inside() or is_of_engine(mount))",
         "False",
         "tests/test_fuse.py",
     ),
