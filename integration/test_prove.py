@@ -6,6 +6,7 @@ libraries are built here, with the search paths and versions that each case need
 """
 
 import base64
+import json
 import os
 import re
 import shutil
@@ -56,7 +57,12 @@ _ORDINARY = Loading()
 
 
 class Root:
-    """A root file system with a C library, a program ``/bin/open`` and the libraries of a case."""
+    """A root file system with a C library, a program ``/bin/open`` and the libraries of a case.
+
+    ``uid`` is the user of the program.
+    """
+
+    uid = 0
 
     def __init__(self, place: Path) -> None:
         self.path = place
@@ -105,6 +111,7 @@ class Root:
         syscalls.mount("proc", str(self.path / "proc"), "proc", 0)
         os.chroot(self.path)
         os.chdir("/")
+        os.setuid(self.uid)
 
     def dlopen(self, name: str, program: str = "/bin/open", **environment: str) -> str:
         """Return the real loader's answer: "yes PATH", or "no WORDS" with dlerror()'s words.
@@ -113,7 +120,11 @@ class Root:
         """
         # LD_LIBRARY_PATH must not be in effect before the change of root.
         done = subprocess.run(
-            [program, name], capture_output=True, text=True, env=environment, preexec_fn=self._enter
+            [program, name],
+            capture_output=True,
+            text=True,
+            env=environment,
+            preexec_fn=self._enter,
         )
         # If the program itself does not start, its loader says why on stderr.
         return done.stdout.strip() or f"no {done.stderr.partition('shared libraries: ')[2].strip()}"
@@ -121,7 +132,20 @@ class Root:
     def proof(self, name: str, program: str = "/bin/open", **environment: str) -> Proof:
         """Return prove()'s answer for the same."""
         entries = [f"{key}={value}" for key, value in environment.items()]
-        with open_container(str(self.path), entries) as container:
+        bundle = self.path.parent / "bundle"
+        bundle.mkdir(exist_ok=True)
+        rights = ["CAP_DAC_OVERRIDE"] if self.uid == 0 else []
+        document = {
+            "ociVersion": "1.0.2",
+            "root": {"path": str(self.path)},
+            "process": {
+                "user": {"uid": self.uid, "gid": 0},
+                "capabilities": {"effective": rights},
+                "cwd": "/",
+            },
+        }
+        (bundle / "config.json").write_text(json.dumps(document))
+        with open_container(str(bundle), entries) as container:
             tree = PlannedTree(container.rootfs, _PLAN, None)
             return prove(name, program, tree, _PLAN, container, read_isa_level())
 
@@ -190,6 +214,84 @@ def test_the_cache_leads_to_directories_outside_of_the_search_path(root: Root) -
     assert ours.verdict == "yes"
     assert ours.load.root is not None
     assert ours.load.root.how == "loader cache"
+
+
+@pytest.mark.parametrize("by_file", [False, True])
+def test_a_preloaded_library_answers_for_its_soname(root: Root, by_file: bool) -> None:
+    """A library of LD_PRELOAD or /etc/ld.so.preload is loaded first, and dlopen() of its SONAME
+    returns it. Entries that do not exist are ignored.
+    """
+    root.library("opt/x/liba.so.1")
+    root.library(f"{LIBS}/liba.so.1")
+    assert path_of(root.agree("liba.so.1")) == f"/{LIBS}/liba.so.1"
+    if by_file:
+        (root.path / "etc/ld.so.preload").write_text("/none.so # /opt/y.so\n/opt/x/liba.so.1\n")
+        ours = root.agree("liba.so.1")
+    else:
+        ours = root.agree("liba.so.1", LD_PRELOAD="/none.so:/opt/x/liba.so.1")
+    assert path_of(ours) == "/opt/x/liba.so.1"
+    assert any("/none.so, which is ignored" in note for note in ours.notes)
+
+
+def test_a_preloaded_library_brings_what_it_needs(root: Root) -> None:
+    """The needs of a preloaded library are loaded at the start, in its own search path."""
+    root.library("opt/y/libb.so.1")
+    root.library(f"{LIBS}/libb.so.1")
+    root.library("opt/x/liba.so.1", "-Wl,-rpath,/opt/y", links=("opt/y/libb.so.1",))
+    ours = root.agree("libb.so.1", LD_PRELOAD="/opt/x/liba.so.1")
+    assert path_of(ours) == "/opt/y/libb.so.1"
+
+
+@pytest.mark.parametrize("hidden", ["file", "directory"])
+def test_a_library_that_the_user_may_not_read_is_passed_over(root: Root, hidden: str) -> None:
+    """The loader skips a library that it may not open, without a word; root may open all."""
+    root.library("opt/x/liba.so.1")
+    root.library(f"{LIBS}/liba.so.1")
+    os.chmod(root.path.parent, 0o755)
+    os.chmod(root.path / ("opt/x/liba.so.1" if hidden == "file" else "opt/x"), 0o700)
+    first = {"LD_LIBRARY_PATH": "/opt/x"}
+    assert path_of(root.agree("liba.so.1", **first)) == "/opt/x/liba.so.1"
+    root.uid = 12345
+    assert path_of(root.agree("liba.so.1", **first)) == f"/{LIBS}/liba.so.1"
+
+
+def test_a_library_for_the_processor_in_a_rewritten_cache(root: Root) -> None:
+    """A library in a glibc-hwcaps subdirectory comes before the others, through the cache too."""
+    if read_isa_level() in {None, "x86-64-v1"}:
+        pytest.skip("the processor has level x86-64-v1 only")
+    root.library("opt/x/liba.so.1")
+    root.library("opt/x/glibc-hwcaps/x86-64-v2/liba.so.1")
+    root.ldconfig("/opt/x")
+    assert path_of(root.agree("liba.so.1")) == "/opt/x/glibc-hwcaps/x86-64-v2/liba.so.1"
+
+
+def test_a_statically_linked_program_that_opens_libraries(root: Root) -> None:
+    """glibc's dlopen() in a static program has the loader's directories and cache built in."""
+    source = """
+        #define _GNU_SOURCE
+        #include <dlfcn.h>
+        #include <link.h>
+        #include <stdio.h>
+        int main(int argc, char **argv) {
+            struct link_map *map;
+            void *handle = dlopen(argv[1], RTLD_LAZY);
+            if (!handle) { printf("no %s\\n", dlerror()); return 1; }
+            dlinfo(handle, RTLD_DI_LINKMAP, &map);
+            printf("yes %s\\n", map->l_name);
+            return 0;
+        }"""
+    root.compile("bin/static", source, "-static")
+    root.library("opt/x/liba.so.1")
+    assert root.agree("liba.so.1", "/bin/static").verdict == "no"
+    root.ldconfig("/opt/x")
+    # The C library needs the loader, which a static program has to find like any other.
+    assert root.dlopen("liba.so.1", "/bin/static").startswith("no ld-linux-x86-64.so.2: ")
+    ours = root.proof("liba.so.1", "/bin/static")
+    assert [failure.name for failure in ours.load.failures] == ["ld-linux-x86-64.so.2"]
+    shutil.copy("/lib64/ld-linux-x86-64.so.2", root.path / "lib/x86_64-linux-gnu")
+    assert root.dlopen("liba.so.1", "/bin/static") == "yes /opt/x/liba.so.1"
+    ours = root.proof("liba.so.1", "/bin/static")
+    assert (ours.verdict, path_of(ours), ours.notes) == ("yes", "/opt/x/liba.so.1", ())
 
 
 def test_needed_libraries_are_loaded(root: Root) -> None:

@@ -272,9 +272,11 @@ def test_a_config_json_alone_is_an_input_error(tmp_path: Path, capsys: Captured)
 
 
 def test_a_refusal_is_the_hooks_own_line(tmp_path: Path, capsys: Captured) -> None:
-    """A refusal prints the hook's own line: the container does not start, so nothing loads."""
+    """A refusal prints the hook's own line, with exit code 3: the container does not start, so
+    nothing loads.
+    """
     path = bundle(tmp_path / "b", image(), "NVIDIA_REQUIRE_CUDA=cuda>=99")
-    assert main(["prove", "--bundle", path, "--host", "eks-t4"]) == 1
+    assert main(["prove", "--bundle", path, "--host", "eks-t4"]) == 3
     assert capsys.readouterr().err.startswith(
         "nvgraft: requirement error: unsatisfied condition: cuda>=99"
     )
@@ -285,7 +287,7 @@ HWCAPS = b"\0x86-64-v4:x86-64-v3:x86-64-v2\0"
 
 @pytest.mark.parametrize(
     ("level", "place"),
-    [("x86-64-v3", "opt/lib/glibc-hwcaps/x86-64-v3"), ("x86-64-v1", "opt/lib"), (None, "opt/lib")],
+    [("x86-64-v3", "opt/lib/glibc-hwcaps/x86-64-v3"), ("x86-64-v2", "opt/lib"), (None, "opt/lib")],
 )
 def test_the_hosts_processor_decides_the_subdirectories(
     level: str | None, place: str, tmp_path: Path, capsys: Captured
@@ -310,6 +312,79 @@ def test_the_hosts_processor_decides_the_subdirectories(
         "/opt/lib/glibc-hwcaps/x86-64-v3/libx.so.1 is loaded"
     )
     assert (proof["verdict"], proof["unknown"]) == (("yes", []) if level else ("unknown", [fact]))
+
+
+def test_an_unrecorded_processor_has_the_level_of_all_servers(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """A processor whose level is not recorded counts as x86-64-v2, which servers have."""
+    files = image(
+        ("opt/lib/libx.so.1", library("libx.so.1")),
+        ("opt/lib/glibc-hwcaps/x86-64-v2/libx.so.1", library("libx.so.1")),
+    )
+    files[LOADER.lstrip("/")] += HWCAPS
+    path = bundle(tmp_path / "b", files, "LD_LIBRARY_PATH=/opt/lib")
+    _, (proof,) = run_prove(capsys, "libx.so.1", "--bundle", path)
+    assert (proof["verdict"], proof["objects"]["path"]) == (
+        "yes",
+        "/opt/lib/glibc-hwcaps/x86-64-v2/libx.so.1",
+    )
+
+
+def test_a_library_of_the_image_in_place_of_the_hosts_is_exit_code_4(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """A driver library of the image that is loaded for the host's is the first thing said."""
+    files = image(("opt/old/libcuda.so.470.82.01", library("libcuda.so.1")))
+    path = bundle(tmp_path / "b", files, "LD_LIBRARY_PATH=/opt/old")
+    (tmp_path / "b/rootfs/opt/old/libcuda.so.1").symlink_to("libcuda.so.470.82.01")
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert (code, proof["verdict"]) == (4, "yes")
+    assert proof["file"] == {
+        "path": "/opt/old/libcuda.so.470.82.01",
+        "from": "image",
+        "how": "LD_LIBRARY_PATH",
+        "instead_of_host": True,
+        "consequence": "it has version 470.82.01, and the host's driver is 560.35.03: unless they "
+        "are equal, CUDA fails with error 803 (CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)",
+    }
+    assert main(["prove", "--bundle", path, "--host", "runfile-a10x2"]) == 4
+    assert capsys.readouterr().out.startswith(
+        "libcuda.so.1 loads, but from the image: /opt/old/libcuda.so.470.82.01 (LD_LIBRARY_PATH)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [("usr/local/cuda/lib64/stubs", "error 34"), ("usr/local/cuda/compat", "error 804")],
+)
+def test_the_consequence_names_cudas_error(
+    place: str, words: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """A stub and a forward compatibility library each have their own consequence."""
+    files = image((f"{place}/libcuda.so.1", library("libcuda.so.1")))
+    path = bundle(tmp_path / "b", files, f"LD_LIBRARY_PATH=/{place}")
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert code == 4
+    assert words in proof["file"]["consequence"]
+
+
+def test_a_loader_without_a_known_cache_is_not_assumed_to_read_one(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """If a loader names no cache, it is not known whether it reads the hook's: nothing is
+    assumed.
+    """
+    files = image()
+    files[LOADER.lstrip("/")] = shared_object(64, X86, "ld-linux-x86-64.so.2", [], None) + (
+        b"\0/opt/none/\0/lib/x86_64-linux-gnu/\0"
+    )
+    code, (proof,) = run_prove(capsys, "--bundle", bundle(tmp_path / "b", files))
+    assert (code, proof["verdict"], proof["file"]) == (0, "unknown", None)
+    assert proof["unknown"][-1] == (
+        f"which cache {LOADER} reads; if it is /etc/ld.so.cache, "
+        "/usr/lib/x86_64-linux-gnu/libcuda.so.1 is loaded"
+    )
 
 
 def test_platform_in_a_search_path_is_unknown(tmp_path: Path, capsys: Captured) -> None:
@@ -408,5 +483,5 @@ def test_a_search_has_bounds(
     config = tmp_path / "config.toml"
     config.write_text(f"[nvgraft]\n{bound}\n")
     words_given = ["prove", "c0.so", "--bundle", place, "--host", "runfile-a10x2"]
-    assert main([*words_given, "--config", str(config)]) == 1
+    assert main([*words_given, "--config", str(config)]) == 3
     assert f"nvgraft: container error: {words}" in capsys.readouterr().err

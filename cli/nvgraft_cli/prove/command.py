@@ -2,6 +2,7 @@
 
 import argparse
 
+from nvgraft.base.errors import Refusal
 from nvgraft_cli.case.hosts import ask_first
 from nvgraft_cli.shell import logs, terminal
 from nvgraft_cli.shell.arguments import add_answer, add_case
@@ -17,7 +18,10 @@ examples:
 
 A library is opened as by dlopen() in the container's program. Missing symbols are not found.
 
-exit code: 0 everything loads, 1 something does not, 2 bad usage or input"""
+exit code: 0 everything loads, 1 something does not, 2 bad usage or input, 3 the hook refuses the
+container, 4 a file of the image is loaded in place of the host's"""
+
+_REFUSED = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +52,16 @@ def run(args: argparse.Namespace) -> int:
     """Print the answers; return the exit code.
 
     :raises InputError: when an input cannot be used, or is a config.json without files.
+    :raises Refusal: the hook refuses the container, or the image is beyond a bound.
     """
+    try:
+        return _prove_all(args)
+    except Refusal as refusal:
+        refusal.exit_code = _REFUSED
+        raise
+
+
+def _prove_all(args: argparse.Namespace) -> int:
     from nvgraft_cli.case.bundle import open_container
     from nvgraft_cli.case.hosts import open_host
     from nvgraft_cli.case.planning import Case
@@ -76,4 +89,5 @@ def run(args: argparse.Namespace) -> int:
     else:
         texts = ["\n".join(proof.lines(colour=terminal.colour())) for proof in proofs]
         terminal.show("\n\n".join(texts))
-    return int(any(proof.verdict == "no" for proof in proofs))
+    codes = {proof.exit_code for proof in proofs}
+    return 1 if 1 in codes else max(codes)

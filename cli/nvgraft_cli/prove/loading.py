@@ -31,6 +31,7 @@ class Object:
 
     :ivar name: the name that requested it.
     :ivar path: its path as the loader names it.
+    :ivar file: its file, symbolic links followed.
     :ivar how: the rule by which it was found.
     :ivar facts: None where they are not recorded.
     :ivar needs: the objects that it needs, in order; empty where ``already_loaded`` is set.
@@ -39,6 +40,7 @@ class Object:
 
     name: str
     path: str
+    file: str
     how: str
     from_host: bool
     facts: Dynamic | None
@@ -68,11 +70,13 @@ class Load:
     :ivar root: the requested object with all that it needs; None if it was not found.
     :ivar failures: in the loader's order.
     :ivar unknown: facts that a snapshot does not record and that may change the outcome.
+    :ivar ignored: the loader's messages about libraries that it does not preload.
     """
 
     root: Object | None
     failures: list[Failure] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
 
 
 def load(name: str, tree: PlannedTree, searcher: Searcher, program: Requester | None) -> Load:
@@ -84,7 +88,7 @@ def load(name: str, tree: PlannedTree, searcher: Searcher, program: Requester | 
     loading = _LoadedObjects(tree, searcher)
     if program is not None:
         started = loading.start(program)
-        loading.load_needed(started, [])
+        loading.load_needed([(started, []), *loading.preload(program)])
         loading.check_versions()
         if started.path == name or loading.failures:
             return loading.outcome(started)
@@ -97,7 +101,7 @@ def load(name: str, tree: PlannedTree, searcher: Searcher, program: Requester | 
             return loading.outcome(None)
         root = loading.enter(name, located)
     if not root.already_loaded:
-        loading.load_needed(root, chain)
+        loading.load_needed([(root, chain)])
         loading.check_versions()
     return loading.outcome(root)
 
@@ -115,10 +119,11 @@ class _LoadedObjects:
         self._loaded_at_start: set[int] = set()
         self.failures: list[Failure] = []
         self._unknown: list[str] = []
+        self._ignored: list[str] = []
         self._enter_loader()
 
     def outcome(self, root: Object | None) -> Load:
-        return Load(root, self.failures, self._unknown + self._searcher.unknown)
+        return Load(root, self.failures, self._unknown + self._searcher.unknown, self._ignored)
 
     def _enter_loader(self) -> None:
         """Enter the loader under its SONAME: it is always loaded, and libc.so.6 needs it."""
@@ -129,7 +134,9 @@ class _LoadedObjects:
         except (BadElf, OSError, PathError):
             return
         name = facts.soname or posixpath.basename(path)
-        loader = Object(name, path, "the loader itself", self._tree.from_host(resolved), facts)
+        loader = Object(
+            name, path, resolved, "the loader itself", self._tree.from_host(resolved), facts
+        )
         self._by_name[name] = loader
         self._by_file[resolved] = self._loader = loader
 
@@ -137,7 +144,12 @@ class _LoadedObjects:
         """Enter the program that the kernel has mapped."""
         path = self._tree.resolve(program.path)
         started = Object(
-            program.path, program.path, "by its path", self._tree.from_host(path), program.facts
+            program.path,
+            program.path,
+            path,
+            "by its path",
+            self._tree.from_host(path),
+            program.facts,
         )
         self._by_file[path] = started
         self._program = program.path
@@ -147,13 +159,36 @@ class _LoadedObjects:
         """Note that all objects entered so far belong to the start of the program."""
         self._loaded_at_start = {id(loaded) for loaded in self._by_file.values()}
 
-    def load_needed(self, root: Object, chain: list[Requester]) -> None:
-        """Load the objects that ``root`` needs, and those that they need.
+    def preload(self, program: Requester) -> list[tuple[Object, list[Requester]]]:
+        """Load the libraries to preload; return each with the objects that led to it.
 
-        :param chain: the objects that led to ``root``.
+        One that cannot be loaded is ignored by the loader, with a message on stderr.
+        """
+        preloaded = []
+        for name, rule in self._searcher.preloads():
+            self._tree.count_library(name)
+            if self.loaded(name) is not None:
+                continue
+            try:
+                located = self._searcher.find(name, [program])
+                words = NOT_FOUND
+            except BadElf as error:
+                located, words = None, str(error)
+            if located is None:
+                self._ignored.append(f"{rule} names {name}, which is ignored: {words}")
+                continue
+            entered = self.enter(name, Located(located.path, located.file, rule))
+            if not entered.already_loaded:
+                preloaded.append((entered, [program]))
+        return preloaded
+
+    def load_needed(self, roots: list[tuple[Object, list[Requester]]]) -> None:
+        """Load the objects that ``roots`` need, and those that they need.
+
+        :param roots: each with the objects that led to it.
         :raises Refusal: they are too many.
         """
-        queue = deque([(root, chain)])
+        queue = deque(roots)
         while queue:
             current, current_chain = queue.popleft()
             if current.facts is None:
@@ -192,7 +227,13 @@ class _LoadedObjects:
         else:
             already_loaded = "as above"
         return Object(
-            name, path, how, loaded.from_host, loaded.facts, already_loaded=already_loaded
+            name,
+            path,
+            loaded.file,
+            how,
+            loaded.from_host,
+            loaded.facts,
+            already_loaded=already_loaded,
         )
 
     def _requester(self, current: Object, chain: list[Requester]) -> Requester:
@@ -216,7 +257,7 @@ class _LoadedObjects:
             words = f"{name}: {NOT_FOUND}"
         except BadElf as error:
             located, words = None, str(error)
-        if located is None:
+        if located is None and not self._searcher.undecided:
             if self._searcher.loader.musl:
                 words = self._musl_words(needed_by, name, words)
             self.failures.append(Failure(needed_by, name, words, tuple(self._searcher.tried)))
@@ -246,7 +287,14 @@ class _LoadedObjects:
         except OSError:
             facts = None
             self._not_recorded(f"the libraries that {located.path} needs")
-        entered = Object(name, located.path, located.how, self._tree.from_host(located.file), facts)
+        entered = Object(
+            name,
+            located.path,
+            located.file,
+            located.how,
+            self._tree.from_host(located.file),
+            facts,
+        )
         self._by_file[located.file] = entered
         self._by_name.setdefault(name, entered)
         if facts is not None and facts.soname:

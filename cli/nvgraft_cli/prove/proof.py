@@ -12,13 +12,17 @@ from nvgraft.plan.actions import Injection, Plan
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.dynamic import BadElf, Dynamic, NotRecorded, read_dynamic
 from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.prove.access import access_of
+from nvgraft_cli.prove.final_file import NO_FILE, FinalFile, LoadedFrom, final_file
 from nvgraft_cli.prove.loading import NOT_FOUND, Failure, Load, Object, load
 from nvgraft_cli.prove.search import (
+    Loader,
     Requester,
     Searcher,
     count_paths,
     default_loader,
     read_loader,
+    read_static_loader,
 )
 from nvgraft_cli.shell.errors import InputError
 
@@ -32,6 +36,7 @@ class Proof:
     :ivar what: the library or program in question, as it was given.
     :ivar verdict: yes, no, or unknown where a snapshot does not record a fact.
     :ivar program: the program that opens the library, or "".
+    :ivar final: the file that is loaded in the end.
     """
 
     what: str
@@ -40,12 +45,27 @@ class Proof:
     loader: str
     load: Load
     notes: tuple[str, ...]
+    final: FinalFile = NO_FILE
+
+    @property
+    def exit_code(self) -> int:
+        """0 if it loads, 1 if it does not, 4 if a file of the image is loaded for the host's."""
+        return 1 if self.verdict == "no" else 4 if self.final.foreign else 0
 
     def document(self) -> dict[str, Any]:
         """Return the answer as in ``nvgraft.prove/1``."""
         return {
             "what": self.what,
             "verdict": self.verdict,
+            "file": {
+                "path": self.final.path,
+                "from": self.final.side,
+                "how": self.final.how,
+                "instead_of_host": self.final.foreign,
+                "consequence": self.final.consequence,
+            }
+            if self.verdict != "no" and self.final.side != LoadedFrom.NONE
+            else None,
             "program": self.program,
             "loader": self.loader,
             "objects": None if self.load.root is None else _object(self.load.root),
@@ -70,8 +90,21 @@ class Proof:
             "unknown": ("33", "loads, as far as is known"),
         }
         code, verdict = words[self.verdict]
+        if self.verdict == "unknown" and self.load.root is None:
+            verdict = "may load: not all is known"
         text = f"{printable(self.what)} {verdict}"
+        if self.verdict != "no" and self.final.path:
+            file = printable(self.final.path)
+            if self.final.foreign:
+                code = "31"
+                text += f", but from the image: {file} ({printable(self.final.how)})"
+            elif self.final.path == self.what:
+                text += f", from the {self.final.side}"
+            else:
+                text += f": {file}, from the {self.final.side}"
         yield f"\x1b[1;{code}m{text}\x1b[0m" if colour else text
+        if self.verdict != "no" and self.final.consequence:
+            yield f"  {printable(self.final.consequence)}"
         program = f"opened by {printable(self.program)}, " if self.program else ""
         yield f"  {program}loader {printable(self.loader)}"
         for note in self.notes:
@@ -151,8 +184,11 @@ def prove(
                 what, "no", "", "none", Load(None, [Failure("", what, words)]), tuple(notes)
             )
         if facts is not None and facts.interp is None and not facts.needed and facts.soname is None:
-            static = Object(what, what, "by its path", tree.from_host(tree.resolve(what)), facts)
-            return Proof(what, "yes", "", "none: it is statically linked", Load(static), ())
+            file = tree.resolve(what)
+            static = Object(what, what, file, "by its path", tree.from_host(file), facts)
+            side = LoadedFrom.HOST if static.from_host else LoadedFrom.IMAGE
+            final = FinalFile(side, file, static.how)
+            return Proof(what, "yes", "", "none: it is statically linked", Load(static), (), final)
     if facts is not None and facts.interp is not None:
         requester, opened_by = _requester(what, tree, facts), ""
     elif "/" in what and facts is None:
@@ -163,15 +199,24 @@ def prove(
     first = facts if requester is None else requester.facts
     machine, bits = _machine(plan) if first is None else (first.machine, first.bits)
     path = first.interp if first is not None and first.interp else default_loader(machine, bits)
+    static_loader = _static_loader(tree, requester)
     try:
-        loader = read_loader(tree, path, machine, bits)
+        loader = static_loader or read_loader(tree, path, machine, bits)
     except OSError as error:
         return _without_loader(what, path, opened_by, error, tree, notes)
-    library_path = container.spec.env.get("LD_LIBRARY_PATH", "")
     searcher = Searcher(
-        tree, loader, machine, bits, requester, library_path, container.working_directory, isa_level
+        tree,
+        loader,
+        machine,
+        bits,
+        requester,
+        container.spec.env,
+        container.working_directory,
+        isa_level,
+        access_of(container, tree),
     )
     outcome = load(what, tree, searcher, requester)
+    notes.extend(outcome.ignored)
     verdict = "no" if outcome.failures else "unknown" if outcome.unknown else "yes"
     if loader.musl and any(loaded.from_host for loaded in _all(outcome.root)):
         notes.append(
@@ -182,7 +227,16 @@ def prove(
             Failure(loader.path, what, "Error relocating: symbols of glibc are not in musl's libc")
         )
         verdict = "no"
-    return Proof(what, verdict, opened_by, loader.path, outcome, tuple(notes))
+    version = plan.host.driver_version if isinstance(plan, Injection) else ""
+    final = final_file(what, outcome, version or "")
+    return Proof(what, verdict, opened_by, loader.path, outcome, tuple(notes), final)
+
+
+def _static_loader(tree: PlannedTree, requester: Requester | None) -> Loader | None:
+    """Return the loader inside the requesting program, if that is statically linked."""
+    if requester is None or requester.facts.interp is not None:
+        return None
+    return read_static_loader(tree, tree.resolve(requester.path))
 
 
 def _requester(path: str, tree: PlannedTree, facts: Dynamic) -> Requester:
@@ -255,7 +309,7 @@ def _opening_program(
                 ) from error
             path = None
             continue
-        if facts.interp is None:
+        if facts.interp is None and read_static_loader(tree, resolved) is None:
             notes.append(
                 f"{path} is statically linked and cannot load libraries: a dynamic program without "
                 "RPATH is assumed"

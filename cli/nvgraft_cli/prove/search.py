@@ -7,7 +7,7 @@ Debian the multiarch ones. Sources: ld.so(8), and for the order glibc's elf/dl-l
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.dynamic import BadElf, Dynamic, SearchPaths, read_dynamic
 from nvgraft_cli.case.planned_cache import CACHE, image_cache
 from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.prove.access import Access
 from nvgraft_cli.shell import logs
 
 #: Bytes of a loader; glibc's has about 250 KiB.
@@ -24,8 +25,14 @@ _LOADER_LIMIT = 4 << 20
 #: The most directories, and names of glibc-hwcaps subdirectories, that are built into a loader;
 #: glibc's has four of each.
 _MOST_BUILT_IN = 64
-#: Bytes of musl's list of directories.
+#: Bytes of a statically linked program, whose own loader is a part of it.
+_STATIC_LIMIT = 32 << 20
+#: Bytes of musl's list of directories, and of glibc's list of libraries to preload.
 _TEXT_LIMIT = 64 << 10
+#: glibc's list of libraries to preload.
+_PRELOAD_LIST = "/etc/ld.so.preload"
+#: The level of an x86-64 processor whose level is not recorded: servers have had it since 2009.
+_USUAL_LEVEL = "x86-64-v2"
 
 _GLIBC_LOADERS = {
     ("EM_X86_64", 64): "/lib64/ld-linux-x86-64.so.2",
@@ -74,14 +81,14 @@ class Loader:
 
     :ivar musl: whether it is musl's.
     :ivar directories: the directories built into it; none where they are not known.
-    :ivar cache: the path of its cache.
+    :ivar cache: the path of its cache; "" if it reads none, None if it is not known.
     :ivar hwcaps: names of glibc-hwcaps subdirectories that it knows, best first.
     """
 
     path: str
     musl: bool
     directories: tuple[str, ...]
-    cache: str
+    cache: str | None
     hwcaps: tuple[str, ...] = ()
 
 
@@ -138,10 +145,24 @@ def read_loader(tree: PlannedTree, path: str, machine: str, bits: int) -> Loader
     )
 
 
-def built_in(data: bytes) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
+def read_static_loader(tree: PlannedTree, path: str) -> Loader | None:
+    """Return the loader inside a statically linked program that can call dlopen(), or None.
+
+    glibc's dlopen() brings its own copy of the loader's directories and of the cache's path.
+
+    :param path: the resolved path of the program.
+    """
+    try:
+        directories, cache, hwcaps = built_in(tree.read(path, _STATIC_LIMIT))
+    except OSError:
+        return None
+    return Loader(path, False, directories, cache, hwcaps) if directories and cache else None
+
+
+def built_in(data: bytes) -> tuple[tuple[str, ...], str | None, tuple[str, ...]]:
     """Return the directories, the path of the cache, and the hwcaps built into glibc's loader.
 
-    No directories are returned if they are not recognised.
+    What is not recognised is empty, or None for the path of the cache.
 
     :param data: the loader's file.
     """
@@ -153,7 +174,7 @@ def built_in(data: bytes) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
     cache = _CACHE_PATH.search(data)
     hwcaps = _HWCAPS.search(data)
     names = () if hwcaps is None else tuple(hwcaps[1].decode().split(":")[:_MOST_BUILT_IN])
-    return directories, cache[1].decode() if cache else CACHE, names
+    return directories, cache[1].decode() if cache else None, names
 
 
 def _usual_directories(tree: PlannedTree, machine: str, bits: int) -> tuple[str, ...]:
@@ -168,12 +189,14 @@ class Searcher:
     """Finds libraries as one loader does, in one container.
 
     :param program: the running program; None if it is not known.
-    :param library_path: the value of LD_LIBRARY_PATH.
+    :param environment: the variables of the container's process.
     :param directory: the working directory, to which relative paths are relative.
     :param isa_level: the level of the host's processor; None if it is not known.
+    :param access: the files that the container's process may read.
 
     :ivar tried: the paths that the last search did not take, in order, each with the reason.
-    :ivar unknown: facts that a snapshot does not record and that may change the result.
+    :ivar undecided: whether the last search may find the library by a fact in ``unknown``.
+    :ivar unknown: facts that are not known and that may change the result.
     """
 
     def __init__(
@@ -183,11 +206,13 @@ class Searcher:
         machine: str,
         bits: int,
         program: Requester | None,
-        library_path: str,
+        environment: Mapping[str, str],
         directory: str,
         isa_level: str | None,
+        access: Access,
     ) -> None:
         self._tree = tree
+        self._access = access
         self._machine = machine
         self._bits = bits
         self._program = program
@@ -195,16 +220,20 @@ class Searcher:
         self._facts: dict[str, Dynamic | BadElf | OSError] = {}
         self.loader = loader
         self.unknown: list[str] = []
+        self.undecided = False
         self.tried: list[tuple[str, str]] = []
+        self._preload = environment.get("LD_PRELOAD", "")
+        library_path = environment.get("LD_LIBRARY_PATH", "")
         count_paths(tree, "LD_LIBRARY_PATH", library_path)
         entries = re.split("[:\n]" if loader.musl else "[:;]", library_path) if library_path else []
         self._library_path = entries if loader.musl else self._expand(entries, program)
+        level = isa_level or _USUAL_LEVEL
+        self._hwcaps = tuple(name for name in loader.hwcaps if name <= level)
         # Subdirectories that the host's processor may or may not support.
-        self._undecided_hwcaps = loader.hwcaps if isa_level is None else ()
-        self._hwcaps = (
-            () if isa_level is None else tuple(name for name in loader.hwcaps if name <= isa_level)
+        self._undecided_hwcaps = (
+            tuple(name for name in loader.hwcaps if name > level) if isa_level is None else ()
         )
-        self._level = 0 if isa_level is None else int(isa_level.removeprefix("x86-64-v")) - 1
+        self._level = int(level.removeprefix("x86-64-v")) - 1
         self._directories = _musl_directories(tree, loader) if loader.musl else loader.directories
 
     def facts(self, path: str) -> Dynamic:
@@ -224,6 +253,30 @@ class Searcher:
             return facts
         raise facts
 
+    def preloads(self) -> Iterator[tuple[str, str]]:
+        """Yield the names of the libraries that are loaded before all others, each with the rule.
+
+        Source: ld.so(8), LD_PRELOAD and /etc/ld.so.preload; musl has no such file.
+        """
+        if self._preload:
+            count_paths(self._tree, "LD_PRELOAD", self._preload.replace(" ", ":"))
+        for name in re.split("[ :\n]" if self.loader.musl else "[ :]", self._preload):
+            if name:
+                yield name, "LD_PRELOAD"
+        resolved = None if self.loader.musl else _resolved(self._tree, _PRELOAD_LIST)
+        if resolved is None:
+            return
+        try:
+            text = self._tree.read(resolved, _TEXT_LIMIT).decode("utf-8", "surrogateescape")
+        except OSError as error:
+            self.unknown.append(f"which libraries {_PRELOAD_LIST} names: {error.strerror}")
+            return
+        count_paths(self._tree, _PRELOAD_LIST, text.replace("\n", ":"))
+        for line in text.splitlines():
+            for name in re.split(r"[\s:]+", line.partition("#")[0]):
+                if name:
+                    yield name, _PRELOAD_LIST
+
     def find(self, name: str, chain: list[Requester]) -> Located | None:
         """Return the library that the loader takes for ``name``, or None.
 
@@ -232,6 +285,7 @@ class Searcher:
             libraries of the other ELF class.
         """
         self.tried = []
+        self.undecided = False
         other_class = 0
         for path, how in self._candidates(name, chain):
             located, bits = self._open(path, how)
@@ -257,6 +311,9 @@ class Searcher:
         node = self._tree.lstat(resolved)
         if node is not None and node.type == "dir":
             raise BadElf(f"{path}: cannot read file data: Is a directory")
+        if not self._access.may_read(resolved):
+            self.tried.append((path, "the container's user may not read it"))
+            return None, 0
         try:
             facts = self.facts(resolved)
         except BadElf as error:
@@ -378,9 +435,20 @@ class Searcher:
         """
         if self._table is None:
             return None
+        path = self._row(self._table, name)
+        if path is not None and self.loader.cache is None:
+            self.undecided = True
+            self.unknown.append(
+                f"which cache {self.loader.path} reads; if it is {CACHE}, {path} is loaded"
+            )
+            return None
+        return path
+
+    def _row(self, table: Table, name: str) -> str | None:
+        """Return the path of the row that the loader takes, or None."""
         by_level: dict[str, list[Row]] = {}
         plain = []
-        for row in self._table.lookup(name.encode("utf-8", "surrogateescape")):
+        for row in table.lookup(name.encode("utf-8", "surrogateescape")):
             if row.flags not in {self._cache_flags, _ELF}:
                 continue
             if row.hwcaps is None:
@@ -403,7 +471,7 @@ class Searcher:
     def _table(self) -> Table | None:
         return (
             self._tree.loader_cache
-            if self.loader.cache == CACHE
+            if self.loader.cache in {CACHE, None}
             else image_cache(self._tree, self.loader.cache)
         )
 

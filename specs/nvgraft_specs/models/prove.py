@@ -38,6 +38,18 @@ class Failure(Strict):
     tried: list[Tried]
 
 
+class FinalFile(Strict):
+    """The file that is loaded in the end."""
+
+    path: str = Field(description="symbolic links followed")
+    side: Literal["host", "image"] = Field(alias="from")
+    how: str = Field(description="the rule by which it was found")
+    instead_of_host: bool = Field(
+        description="whether it is loaded in place of a library of the host's driver"
+    )
+    consequence: str = Field(description="what happens because it is the image's, or empty")
+
+
 class Proof(Strict):
     """The answer about one program or library."""
 
@@ -45,6 +57,7 @@ class Proof(Strict):
     verdict: Literal["yes", "no", "unknown"] = Field(
         description="unknown: it loads, as far as the host's snapshot tells"
     )
+    file: FinalFile | None = Field(description="null where nothing is loaded")
     program: str = Field(description="the program that opens the library, or empty")
     loader: str
     objects: Object | None = Field(description="null where not even the first object was found")

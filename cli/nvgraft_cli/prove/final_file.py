@@ -1,0 +1,94 @@
+"""Say which file a library's name leads to, and what happens when it is not the host's.
+
+Sources of the consequences: NVIDIA's CUDA documentation (cudaErrorStubLibrary 34,
+cudaErrorSystemDriverMismatch 803, cudaErrorCompatNotSupportedOnDevice 804) and NVML's
+NVML_ERROR_LIB_RM_VERSION_MISMATCH (18).
+"""
+
+import posixpath
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from nvgraft_cli.prove.loading import Load, Object
+from nvgraft_specs import catalogue
+
+_VERSION = re.compile(r"\.so\.(\d{3,4}\.\d+(?:\.\d+)?)$")
+_DRIVER_LIBRARIES = tuple(row.name for row in catalogue.LIBRARIES)
+
+
+class LoadedFrom(StrEnum):
+    """Where the file that is loaded comes from."""
+
+    HOST = "host"
+    IMAGE = "image"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class FinalFile:
+    """The file that is loaded in the end.
+
+    :ivar path: symbolic links followed; "" if nothing is loaded.
+    :ivar how: the rule by which it was found.
+    :ivar foreign: it is loaded in place of a library of the host's driver.
+    :ivar consequence: what happens because it is foreign, or "".
+    """
+
+    side: LoadedFrom
+    path: str = ""
+    how: str = ""
+    foreign: bool = False
+    consequence: str = ""
+
+
+#: Nothing is loaded.
+NO_FILE = FinalFile(LoadedFrom.NONE)
+
+
+def is_driver_library(name: str) -> bool:
+    """Tell whether a SONAME or path names a library of NVIDIA's driver."""
+    base = posixpath.basename(name)
+    return any(base == row or base.startswith(f"{row}.") for row in _DRIVER_LIBRARIES)
+
+
+def final_file(what: str, load: Load, driver_version: str) -> FinalFile:
+    """Return the file that ``what`` leads to.
+
+    :param driver_version: the host's; "" if it is not known.
+    """
+    root = load.root
+    if root is None:
+        return NO_FILE
+    if root.from_host:
+        return FinalFile(LoadedFrom.HOST, root.file, root.how)
+    foreign = is_driver_library(what)
+    words = _consequence(root, driver_version) if foreign else ""
+    return FinalFile(LoadedFrom.IMAGE, root.file, root.how, foreign, words)
+
+
+def _consequence(loaded: Object, driver_version: str) -> str:
+    name = posixpath.basename(loaded.name or loaded.path)
+    places = (loaded.path, loaded.file)
+    if any("/stubs/" in place for place in places):
+        return (
+            "it is a stub for linking, not a driver: CUDA calls fail with error 34 "
+            "(CUDA_ERROR_STUB_LIBRARY)"
+        )
+    if any("/compat/" in place for place in places):
+        return (
+            "it is CUDA's forward compatibility library: it works on data center GPUs, and fails "
+            "with error 804 on others"
+        )
+    match = _VERSION.search(loaded.file)
+    if match is not None and match[1] == driver_version:
+        return "it has the version of the host's driver, and fails after an upgrade of the driver"
+    version = f"version {match[1]}" if match is not None else "a version that its name does not say"
+    driver = f"the host's driver is {driver_version}" if driver_version else "the host's is another"
+    if "nvidia-ml" in name:
+        words = "NVML fails with error 18 (Driver/library version mismatch)"
+    elif name.startswith("libcuda.so"):
+        words = "CUDA fails with error 803 (CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)"
+    else:
+        words = "it does not fit the kernel module"
+    return f"it has {version}, and {driver}: unless they are equal, {words}"
