@@ -112,3 +112,20 @@ def test_a_container_without_the_gpu(installed: Installed) -> None:
     finally:
         os.close(fd)
         path.rmdir()
+
+
+def test_a_kept_inventory_changes_no_answer(installed: Installed) -> None:
+    """A live host is judged the same before and after its inventory is kept."""
+    cli = str(installed.cli)
+    steps = f"{cli} doctor --format json; {cli} inventory refresh >&2; {cli} doctor --format json"
+    done = subprocess.run(
+        [cli, "simulate", "debian-a100x8", "--", "sh", "-c", steps],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    cold, warm = done.stdout.replace("}\n{", "}\0{").split("\0")
+    assert json.loads(cold) == json.loads(warm)
+    results = {result["id"]: result for result in json.loads(warm)["results"]}
+    for name in ("nvml-library-missing", "driver-library-mismatch", "host-layout"):
+        assert results[name]["status"] == "ok"

@@ -27,7 +27,7 @@ from nvgraft_cli.doctor.examination import CHECKS, examine
 from nvgraft_cli.doctor.machine import Machine
 from nvgraft_cli.doctor.patient import Patient
 from nvgraft_cli.shell.main import main
-from nvgraft_cli.simulate.stubs import executable, shared_object
+from nvgraft_cli.simulate.stubs import Loading, executable, shared_object
 from nvgraft_specs.checks import FAILURES
 
 Captured = pytest.CaptureFixture[str]
@@ -196,6 +196,16 @@ def _cdi(setup: Setup) -> None:
     }
 
 
+def _no_link(setup: Setup) -> None:
+    setup.env.append("NVIDIA_DRIVER_CAPABILITIES=compute,utility,video")
+    setup.files["usr/lib/x86_64-linux-gnu/libnvidia-opticalflow.so.1"] = b"x"
+
+
+def _old_library(setup: Setup) -> None:
+    setup.env.append("LD_LIBRARY_PATH=/opt/old")
+    setup.files["opt/old/libcuda.so.1"] = shared_object(64, X86, "libcuda.so.1", [], None)
+
+
 def _compat(setup: Setup) -> None:
     setup.files["usr/local/cuda/compat/libcuda.so.530.30"] = b"x"
     setup.env.append("LD_LIBRARY_PATH=/usr/local/cuda/compat")
@@ -346,14 +356,10 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
         _no_loader,
         f"nvidia-smi needs the ELF interpreter {LOADER}, which the image lacks",
     ),
-    "soname-links-missing": (
-        lambda setup: setup.files.update(
-            {
-                f"usr/lib/x86_64-linux-gnu/{name}.so.1": b"x"
-                for name in ("libnvidia-ml", "libnvcuvid")
-            }
-        ),
-        "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1 will not lead to libnvidia-ml.so.535.1",
+    "soname-links-missing": (_no_link, "libnvidia-opticalflow.so.1 will not lead to libnvidia-"),
+    "library-shadowed": (
+        _old_library,
+        "libcuda.so.1: the container's program loads /opt/old/libcuda.so.1 of the image",
     ),
     "library-path": (
         _nix,
@@ -893,6 +899,138 @@ def test_placeholders_in_an_image_are_found(setup: Setup, capsys: Captured) -> N
         "2 zero-byte driver files in the image" in finding["message"]
         for finding in results["image-has-driver"]["findings"]
     )
+
+
+@pytest.mark.parametrize("version", ["418.56", "525.105.17"])
+def test_what_is_left_of_an_older_driver_is_no_error(
+    version: str, setup: Setup, capsys: Captured
+) -> None:
+    """Older driver files in the image, empty ones too, are a warning that says why they do no
+    harm: the host's library is loaded.
+    """
+    data = b"" if version == "418.56" else shared_object(64, X86, "libcuda.so.1", [], None)
+    setup.files[f"usr/local/lib/libcuda.so.{version}"] = data
+    _, results = run_doctor(setup, capsys)
+    assert ids(results) == {"image-has-driver"}
+    (finding,) = results["image-has-driver"]["findings"]
+    assert finding["level"] == "warning"
+    assert "harmless" in finding["cause"]
+
+
+@pytest.mark.parametrize(
+    ("how", "fix"),
+    [
+        ("LD_PRELOAD", "remove /opt/old/libcuda.so.1 from LD_PRELOAD"),
+        ("/etc/ld.so.preload", "remove /opt/old/libcuda.so.1 from /etc/ld.so.preload"),
+        ("RUNPATH", "or build /usr/bin/app without the path"),
+    ],
+)
+def test_the_way_out_names_why_the_images_library_comes_first(
+    how: str, fix: str, setup: Setup, capsys: Captured
+) -> None:
+    """A library of the image that comes before the host's is named with its rule and the fix."""
+    _old_library(setup)
+    setup.env.pop()
+    if how == "LD_PRELOAD":
+        setup.env.append("LD_PRELOAD=/opt/old/libcuda.so.1")
+    elif how == "RUNPATH":
+        loading = Loading(runpath="/opt/old")
+        setup.files["usr/bin/app"] = executable(X86, "x", ["libc.so.6"], None, LOADER, loading)
+    else:
+        setup.files["etc/ld.so.preload"] = b"/opt/old/libcuda.so.1\n"
+    _, results = run_doctor(setup, capsys)
+    (finding,) = results["library-shadowed"]["findings"]
+    assert how in finding["message"]
+    assert fix in finding["fix"]
+    assert "error 803" in finding["cause"]
+
+
+def test_a_file_at_which_the_loader_stops_is_named(setup: Setup, capsys: Captured) -> None:
+    """A linker script under the library's name stops the loader, and the library is not loaded."""
+    _old_library(setup)
+    setup.files["opt/old/libcuda.so.1"] = b"INPUT(/usr/lib/libcuda.so)" * 9
+    _, results = run_doctor(setup, capsys)
+    (finding,) = results["library-shadowed"]["findings"]
+    assert finding["message"] == "/opt/old/libcuda.so.1: invalid ELF header"
+    assert finding["fix"] == "remove /opt/old/libcuda.so.1 from the image"
+
+
+@pytest.mark.parametrize("variable", [[], ["LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu"]])
+def test_a_32_bit_program_needs_compat32(
+    variable: list[str], setup: Setup, capsys: Captured
+) -> None:
+    """A 32-bit image is told to ask for compat32, not to search the 64-bit directory."""
+    loader = "/lib/ld-linux.so.2"
+    setup.env += variable
+    setup.files["usr/bin/app"] = shared_object(32, "EM_386", "app", ["libc.so.6"], None, loader)
+    setup.files[loader.lstrip("/")] = (
+        shared_object(32, "EM_386", "ld-linux.so.2", [], None)
+        + b"\0/lib/i386-linux-gnu/\0/usr/lib/i386-linux-gnu/\0/etc/ld.so.cache\0"
+    )
+    setup.files["lib/i386-linux-gnu/libc.so.6"] = shared_object(32, "EM_386", "libc.so.6", [], None)
+    _, results = run_doctor(setup, capsys)
+    fixes = {
+        finding["fix"]
+        for name in ("library-path", "library-shadowed")
+        for finding in results[name]["findings"]
+    }
+    (fix,) = fixes
+    assert fix.startswith("set NVIDIA_DRIVER_CAPABILITIES=compute,utility,compat32")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            lambda _setup: None,
+            "This container starts, and CUDA finds 2 GPUs (driver 535.1).",
+        ),
+        (
+            lambda setup: setup.env.append("NVIDIA_REQUIRE_CUDA=cuda>=99"),
+            "This container does not start: unsatisfied condition: cuda>=99",
+        ),
+        (
+            lambda setup: setup.env.append("NVIDIA_DRIVER_CAPABILITIES=utility"),
+            "This container starts, and CUDA finds no driver: NVIDIA_DRIVER_CAPABILITIES lacks",
+        ),
+        (
+            lambda setup: setup.env.append("NVIDIA_VISIBLE_DEVICES=none"),
+            "This container starts, with the driver's files and without a GPU.",
+        ),
+        (_old_library, "This container starts, and its programs load /opt/old/libcuda.so.1 of "),
+        (
+            lambda setup: setup.files.pop(LOADER.lstrip("/")),
+            "This container starts, and CUDA does not load: libcuda.so.1: the image has no loader",
+        ),
+    ],
+    ids=["works", "refused", "no-compute", "no-device", "shadowed", "no-loader"],
+)
+def test_the_last_line_says_whether_cuda_finds_its_gpus(
+    change: Callable[[Setup], object], sentence: str, setup: Setup, capsys: Captured
+) -> None:
+    """The last line of the text, and the verdict of the document, is one sentence to act on."""
+    change(setup)
+    words = ["doctor", *setup.arguments()]
+    main(words)
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1].startswith(sentence)
+    main([*words, "--format", "json"])
+    assert read_document(capsys.readouterr().out)["verdict"] == out.splitlines()[-1]
+
+
+def test_findings_can_be_left_out(setup: Setup, capsys: Captured) -> None:
+    """--ignore leaves out a check and --level error all warnings; the exit code follows."""
+    del setup.files["tmp/.keep"]
+    words = ["doctor", *setup.arguments()]
+    assert main(words) == 1
+    assert main([*words, "--ignore", "tmp-missing"]) == 0
+    assert main([*words, "--level", "error"]) == 0
+    _old_library(setup)
+    words = ["doctor", *setup.arguments()]
+    assert main([*words, "--level", "error"]) == 1
+    assert "tmp-missing" not in capsys.readouterr().out.rpartition("library-shadowed")[2]
+    assert main([*words, "--ignore", "none"]) == 2
+    assert "--ignore none: there is no check of this id" in capsys.readouterr().err
 
 
 def test_a_refusal_that_no_check_explains_is_a_finding(setup: Setup, capsys: Captured) -> None:

@@ -58,6 +58,11 @@ FAILURES = (
         "NVIDIA-SMI couldn't find libnvidia-ml.so library",
     ),
     Failure(
+        "library-shadowed",
+        "a file of the image is loaded in place of the host's library",
+        "system has unsupported display driver / cuda driver combination",
+    ),
+    Failure(
         "device-permissions",
         "the container's user may not open the device nodes",
         "Failed to initialize NVML: Insufficient Permissions",

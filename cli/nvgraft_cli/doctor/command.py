@@ -13,6 +13,7 @@ from nvgraft_cli.shell.output import print_document
 
 if TYPE_CHECKING:
     from nvgraft_cli.doctor.examination import Result
+    from nvgraft_cli.doctor.patient import Patient
 
 _SCHEMA = "nvgraft.doctor/1"
 
@@ -51,6 +52,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also list the checks that passed, and those that could not be made",
     )
+    parser.add_argument(
+        "--ignore",
+        metavar="ID",
+        action="append",
+        default=[],
+        help="leave out a check (may be repeated)",
+    )
+    parser.add_argument(
+        "--level",
+        choices=("error", "warning"),
+        default="warning",
+        help="error leaves out warnings (default: warning)",
+    )
     add_answer(parser)
     parser.set_defaults(run=run, looks_only=True, open_first=_open_first)
 
@@ -70,21 +84,51 @@ def run(args: argparse.Namespace) -> int:
     """
     from nvgraft_cli.case.bundle import open_container
     from nvgraft_cli.case.hosts import open_host
-    from nvgraft_cli.doctor.examination import examine
     from nvgraft_cli.doctor.patient import Patient
 
     _check_readable(args.cdi)
+    _check_ids(args.ignore)
     host = open_host(args.host, args.config)
     if args.container is None:
-        results = examine(Patient(host, None, args.cdi))
-    else:
-        with open_container(args.container, args.env) as container:
-            results = examine(Patient(host, container, args.cdi, mode=args.mode))
+        return _answer(Patient(host, None, args.cdi), args)
+    with open_container(args.container, args.env) as container:
+        return _answer(Patient(host, container, args.cdi, mode=args.mode), args)
+
+
+def _answer(patient: "Patient", args: argparse.Namespace) -> int:
+    from nvgraft_cli.doctor.examination import examine, selected
+    from nvgraft_cli.doctor.verdict import verdict
+
+    everything = examine(patient)
+    results = selected(everything, args.ignore, args.level)
+    sentence = verdict(patient, everything)
     if args.format == "json":
-        print_document({"schema": _SCHEMA, "results": [result.document() for result in results]})
+        print_document(
+            {
+                "schema": _SCHEMA,
+                "verdict": sentence,
+                "results": [result.document() for result in results],
+            }
+        )
     else:
-        terminal.show("\n".join(_lines(results, verbose=args.verbose, colour=terminal.colour())))
+        lines = [*_lines(results, verbose=args.verbose, colour=terminal.colour())]
+        terminal.show("\n".join([*lines, printable(sentence)]))
     return int(any(result.findings for result in results))
+
+
+def _check_ids(identifiers: list[str]) -> None:
+    """Check that the ids of --ignore exist.
+
+    :raises InputError: naming the first that does not.
+    """
+    from nvgraft_cli.doctor.examination import CHECKS
+
+    for identifier in identifiers:
+        if identifier not in CHECKS:
+            raise InputError(
+                f"--ignore {identifier}: there is no check of this id | see the ids in the output "
+                "of nvgraft doctor --verbose"
+            )
 
 
 def _check_readable(paths: list[str]) -> None:

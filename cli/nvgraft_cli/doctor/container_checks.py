@@ -262,17 +262,19 @@ def image_has_driver(patient: Patient) -> Iterator[Diagnosis]:
         more = f" and {len(foreign) - 1} more driver libraries" if len(foreign) > 1 else ""
         yield Diagnosis(
             f"the image contains {foreign[0]}{more}, but the host's driver is {version}",
-            "of two versions in one directory, the SONAME link leads to the greater one; if that "
-            "is the image's, it does not fit the kernel module",
+            "of two versions in one directory, the SONAME link leads to the greater one; it is "
+            "harmless while that is the host's (library-shadowed says where it is not)",
             "remove the driver packages (libnvidia-*, nvidia-utils) from the image",
+            "warning",
         )
     if empty:
         yield Diagnosis(
             f"{len(empty)} zero-byte driver files in the image, such as {empty[0]}",
             "the image was built or committed under the nvidia runtime, and its mount points "
-            "stayed in the image",
+            "stayed in the image; they are harmless unless a program loads one of them "
+            "(library-shadowed says so)",
             "build the image without the nvidia runtime, or remove the empty files",
-            "error" if any(not path.endswith(version) for path in empty) else "warning",
+            "warning",
         )
 
 

@@ -1,6 +1,7 @@
 """Run all checks, in the order in which their failures would occur, and collect the results."""
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nvgraft.base.errors import Refusal
@@ -40,11 +41,19 @@ CHECKS: dict[str, Check] = {
     "graphics-incomplete": container_checks.graphics_incomplete,
     "loader-missing": loading_checks.loader_missing,
     "library-path": loading_checks.library_path,
+    "library-shadowed": loading_checks.library_shadowed,
     "soname-links-missing": loading_checks.soname_links_missing,
     "glibc-too-old": loading_checks.glibc_too_old,
     "tmp-missing": container_checks.tmp_missing,
     "stderr-hidden": container_checks.stderr_hidden,
 }
+
+#: The checks that are about the host alone: what they find does not make an image bad.
+HOST_CHECKS = frozenset(
+    identifier
+    for identifier, check in CHECKS.items()
+    if check.__module__ == host_checks.__name__ and identifier != "hook-not-installed"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,24 @@ def examine(patient: Patient) -> list[Result]:
     if refusal is not None:
         _explain(refusal, results, by_id)
     return list(results.values())
+
+
+def selected(results: list[Result], ignored: Collection[str], level: str) -> list[Result]:
+    """Return the results without the findings that are not asked for.
+
+    :param ignored: ids of failures.
+    :param level: ``error`` leaves out warnings.
+    """
+    return [
+        replace(
+            result,
+            findings=tuple(
+                finding for finding in result.findings if level in {"warning", finding.level}
+            ),
+        )
+        for result in results
+        if result.failure.id not in ignored
+    ]
 
 
 def _run(failure: Failure, check: Check, patient: Patient) -> Result:

@@ -3,6 +3,7 @@
 The docstring of each check names the threads that reported the failure.
 """
 
+import posixpath
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -38,6 +39,8 @@ _OTHER_DIRECTORIES = (
 )
 
 _DAEMON = "/etc/docker/daemon.json"
+#: Programs that, as one of docker's runtimes, give a container its GPUs.
+_RUNTIMES = {"nvgraft-runtime", "nvidia-container-runtime", "nvidia-container-runtime.cdi"}
 _CDI_SUFFIXES = (".json", ".yaml", ".yml")
 
 #: Without persistence mode, NVML needs longer for this many GPUs than the reference waits.
@@ -271,6 +274,14 @@ def hook_not_installed(patient: Patient) -> Iterator[Diagnosis]:
     if patient.has_container:
         yield from _not_hooked(patient)
     machine = patient.machine
+    if not (patient.has_container and patient.by_podman):
+        yield from _docker_lacks_hook(machine)
+    for directory in ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"):
+        for name in machine.listdir(directory):
+            yield from _hook_file(machine, f"{directory}/{name}")
+
+
+def _docker_lacks_hook(machine: Machine) -> Iterator[Diagnosis]:
     runtimes: dict[str, object] = {}
     try:
         document = _json(machine, _DAEMON)
@@ -293,17 +304,19 @@ def hook_not_installed(patient: Patient) -> Iterator[Diagnosis]:
     if (
         machine.program("dockerd")
         and machine.program("nvidia-container-runtime-hook") is None
-        and "nvidia" not in runtimes
+        and not any(map(_is_gpu_runtime, runtimes.values()))
     ):
         yield Diagnosis(
             "docker --gpus needs nvidia-container-runtime-hook, which is not in dockerd's PATH",
             "dockerd offers --gpus only if it finds this program when it starts",
-            "run ./dev install --names PREFIX=/usr/local, or nvgraft register docker; then restart "
-            "docker",
+            "run ./dev install --names PREFIX=/usr/local, or nvgraft register docker and start "
+            "containers with its --runtime; then restart docker",
         )
-    for directory in ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"):
-        for name in machine.listdir(directory):
-            yield from _hook_file(machine, f"{directory}/{name}")
+
+
+def _is_gpu_runtime(runtime: object) -> bool:
+    path = runtime.get("path") if isinstance(runtime, dict) else None
+    return isinstance(path, str) and posixpath.basename(path) in _RUNTIMES
 
 
 def _not_hooked(patient: Patient) -> Iterator[Diagnosis]:

@@ -10,8 +10,23 @@ from nvgraft_cli.prove.proof import Proof, prove
 _SMI = "/usr/bin/nvidia-smi"
 _NOT_FOUND = "cannot open shared object file"
 
+#: The loaders of 32-bit programs.
+_LOADERS_32 = {"/lib/ld-linux.so.2", "/lib/ld-linux-armhf.so.3"}
 
-def _prove(patient: Patient, name: str) -> Proof:
+#: Libraries that programs open, and the capabilities of which one mounts them.
+_OPENED = (
+    ("libcuda.so.1", {"compute", "video"}),
+    ("libcuda.so", {"compute", "video"}),
+    ("libnvidia-ml.so.1", {"utility"}),
+    ("libnvidia-encode.so.1", {"video"}),
+    ("libnvcuvid.so.1", {"video"}),
+    ("libEGL_nvidia.so.0", {"graphics", "display"}),
+    ("libGLX_nvidia.so.0", {"graphics", "display"}),
+)
+
+
+def prove_library(patient: Patient, name: str) -> Proof:
+    """Return what ``nvgraft prove`` says of a library or program of the container."""
     return prove(
         name, None, patient.planned, patient.injected, patient.container, patient.host.isa_level
     )
@@ -23,7 +38,7 @@ def _prove_cuda(patient: Patient) -> Proof:
         raise NotChecked(
             "libcuda.so.1 is not mounted: the container requests neither compute nor video"
         )
-    return _prove(patient, "libcuda.so.1")
+    return prove_library(patient, "libcuda.so.1")
 
 
 def _check_no_other_failure(proof: Proof) -> None:
@@ -44,16 +59,100 @@ def loader_missing(patient: Patient) -> Iterator[Diagnosis]:
     """
     if all(bind.target != _SMI for bind in patient.binds()):
         raise NotChecked("nvidia-smi is not mounted")
-    proof = _prove(patient, _SMI)
+    proof = prove_library(patient, _SMI)
     failure = next(iter(proof.load.failures), None)
-    if failure is not None and failure.name == proof.loader:
-        musl = next((note for note in proof.notes if "musl" in note), "")
+    if failure is None or failure.name != proof.loader:
+        return
+    message = (
+        f"nvidia-smi needs the ELF interpreter {proof.loader}, which the image lacks: its start "
+        'fails with "no such file or directory"'
+    )
+    own = prove_library(patient, "libc.so.6").loader
+    if own != proof.loader and patient.in_image(own) and "musl" not in own:
         yield Diagnosis(
-            f"nvidia-smi needs the ELF interpreter {proof.loader}, which the image lacks: its "
-            'start fails with "no such file or directory"' + (f"; {musl}" if musl else ""),
-            "the driver's programs and libraries are built for glibc",
-            "use an image with glibc (debian, ubuntu, ubi, distroless/cc)",
+            f"{message}; the container's own program has the loader {own}",
+            "nvidia-smi names the usual loader, and the image brings its own (Nix, Guix)",
+            f"start it as {own} {_SMI}, or make {proof.loader} a link to {own} in the image",
+            "warning",
         )
+        return
+    musl = next((note for note in proof.notes if "musl" in note), "")
+    yield Diagnosis(
+        message + (f"; {musl}" if musl else ""),
+        "the driver's programs and libraries are built for glibc",
+        "use an image with glibc (debian, ubuntu, ubi, distroless/cc)",
+    )
+
+
+def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
+    """Look for ``library-shadowed``: a file of the image comes before the host's library.
+
+    Reported in NVIDIA/nvidia-docker#1488, #1307 (driver in the image), numba/numba#4034 and
+    pytorch/pytorch#14165 (CUDA's stub), NVIDIA/nvidia-container-toolkit#1099.
+    """
+    requested = set(patient.injected.request.capabilities)
+    reported = set()
+    for name, capabilities in _OPENED:
+        if not requested & capabilities:
+            continue
+        proof = prove_library(patient, name)
+        if proof.verdict == "no":
+            if name != "libcuda.so":  # most programs open libcuda.so.1 only
+                yield from _unloadable(name, proof, patient)
+            continue
+        final = proof.final
+        # Forward compatibility is the subject of compat-libraries.
+        if not final.foreign or "/compat/" in final.path or final.path in reported:
+            continue
+        reported.add(final.path)
+        yield Diagnosis(
+            f"{name}: the container's program loads {final.path} of the image, not the host's "
+            f"({final.how})",
+            final.consequence,
+            _way_out(final.how, final.path),
+            "warning" if name == "libcuda.so" else "error",
+        )
+
+
+def _unloadable(name: str, proof: Proof, patient: Patient) -> Iterator[Diagnosis]:
+    """Report a file of the image at which the loader stops."""
+    failure = proof.load.failures[0]
+    if failure.name != name or failure.words.endswith("No such file or directory"):
+        return  # other checks report these
+    if "no loader" in failure.words:
+        return
+    if proof.loader in _LOADERS_32:
+        if "wrong ELF class" in failure.words:
+            yield _lacks_compat32(failure.words, patient)
+        return
+    yield Diagnosis(
+        failure.words,
+        "the loader stops at a file of the image that is not a library",
+        f"remove {failure.words.partition(': ')[0]} from the image",
+    )
+
+
+def _lacks_compat32(words: str, patient: Patient) -> Diagnosis:
+    capabilities = ",".join([*patient.injected.request.capabilities, "compat32"])
+    return Diagnosis(
+        f"{words}: the container's program is a 32-bit one, and the driver's 32-bit libraries are "
+        "not mounted",
+        "32-bit libraries of the driver need capability compat32",
+        f"set NVIDIA_DRIVER_CAPABILITIES={capabilities}, on a host with the driver's 32-bit "
+        "libraries",
+    )
+
+
+def _way_out(how: str, path: str) -> str:
+    """Return how to make the loader take the host's file instead of ``path``."""
+    directory = path.rpartition("/")[0]
+    if how == "LD_LIBRARY_PATH":
+        return f"remove the directory of {path} from LD_LIBRARY_PATH, or the file from the image"
+    if how == "LD_PRELOAD" or how.startswith("/etc/"):
+        return f"remove {path} from {how}"
+    if how.startswith(("RPATH", "RUNPATH")):
+        return f"remove {path} from the image, or build {how.partition(' of ')[2]} without the path"
+    return f"remove the driver libraries in {directory} from the image"
 
 
 def library_path(patient: Patient) -> Iterator[Diagnosis]:
@@ -75,6 +174,9 @@ def library_path(patient: Patient) -> Iterator[Diagnosis]:
         _check_no_other_failure(proof)
         return
     libs_dir = patient.injected.target.libs_dir
+    if proof.loader in _LOADERS_32:
+        yield _lacks_compat32(failure.words, patient)
+        return
     searched = ", ".join(dict.fromkeys(path.rpartition("/")[0] for path, _ in failure.tried))
     yield Diagnosis(
         f"libcuda.so.1: cannot open shared object file: it is mounted in {libs_dir}, and the "

@@ -156,6 +156,11 @@ class Patient:
                 raise NotChecked(f"the driver root cannot be opened: {error.strerror}") from error
 
     @property
+    def host_answers(self) -> bool:
+        """Whether the host's driver can be planned for."""
+        return self.driver_answers and self.host.facts.refusal is None
+
+    @property
     def driver_answers(self) -> bool:
         """Whether NVML was found and answered without an error."""
         try:
@@ -166,8 +171,11 @@ class Patient:
 
     @cached_property
     def entries(self) -> list[CacheEntry]:
-        """The host's loader cache."""
-        if self.driver_answers and self.host.facts.refusal is None:
+        """The host's loader cache.
+
+        That of this machine is read here: a kept inventory does without it.
+        """
+        if self.host.document is not None:
             return list(self.host.facts.entries)
         path = self.host.config.cli_ldcache or "/etc/ld.so.cache"
         try:

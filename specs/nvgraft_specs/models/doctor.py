@@ -36,4 +36,7 @@ class Examination(Strict):
     """The results of all checks, also of those that could not be made."""
 
     version: Literal["nvgraft.doctor/1"] = Field(alias="schema")
+    verdict: str = Field(
+        description="one sentence: whether the container starts, and what CUDA finds in it"
+    )
     results: list[Result]
