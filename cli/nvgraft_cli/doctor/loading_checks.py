@@ -87,8 +87,8 @@ def loader_missing(patient: Patient) -> Iterator[Diagnosis]:
 def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
     """Look for ``library-shadowed``: a file of the image comes before the host's library.
 
-    Reported in NVIDIA/nvidia-docker#1488, #1307 (driver in the image), numba/numba#4034 and
-    pytorch/pytorch#14165 (CUDA's stub), NVIDIA/nvidia-container-toolkit#1099.
+    Reported in NVIDIA/nvidia-docker#1256, #1488, #1307 (a driver in the image); NVIDIA/warp#219,
+    fboulnois/stable-diffusion-docker#23 (CUDA's stub).
     """
     requested = set(patient.injected.request.capabilities)
     reported = set()
