@@ -232,7 +232,9 @@ def test_a_command_does_not_wait(bundle: Bundle, place: str, code: int, said: st
         line, capture_output=True, text=True, timeout=DEADLINE, stdin=subprocess.DEVNULL
     )
     for command in ("plan", "prove", "explain", "why libcuda.so.1"):
-        assert f"\n{command}: {code}\n" in "\n" + done.stdout, done.stdout + done.stderr
+        # prove has an exit code of its own for a container that the hook refuses.
+        ended = 3 if command == "prove" and code == 1 else code
+        assert f"\n{command}: {ended}\n" in "\n" + done.stdout, done.stdout + done.stderr
     assert re.search(r"^doctor: [012]$", done.stdout, re.MULTILINE), done.stdout + done.stderr
     assert said.format(rootfs=rootfs) in done.stdout + done.stderr
 

@@ -2,7 +2,7 @@
 
 import re
 
-from nvgraft.request.request import Skip, resolve_request
+from nvgraft.plan.actions import Injection
 from nvgraft_cli.doctor.examination import HOST_CHECKS, Result
 from nvgraft_cli.doctor.loading_checks import prove_library
 from nvgraft_cli.doctor.patient import Patient
@@ -34,9 +34,8 @@ def verdict(patient: Patient, results: list[Result]) -> str:
         return "No container gets a GPU on this host: its driver does not answer."
     if patient.refusal is not None:
         return f"This container does not start: {patient.refusal.text}."
-    outcome = resolve_request(patient.container.spec, patient.host.config)
-    if isinstance(outcome, Skip):
-        return f"This container starts without a GPU: {outcome.reason}."
+    if not isinstance(patient.plan, Injection):
+        return f"This container starts without a GPU: {patient.plan.reason}."
     return f"This container starts{_what_cuda_finds(patient, error.title if error else '')}."
 
 
