@@ -196,6 +196,18 @@ def test_a_faulty_config_toml_is_ignored(tmp_path: Path, monkeypatch: pytest.Mon
         assert (config.simulated_host, config.cli_root) == (simulated, "")
 
 
+def test_an_image_has_the_bounds_of_config_toml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys that raise the bounds of an image hold for `configure` as for the hook."""
+    toml = tmp_path / "config.toml"
+    monkeypatch.setenv("NVIDIA_CTK_CONFIG_FILE_PATH", str(toml))
+    keys = ("names", "directories", "libraries", "seconds")
+    lines = [f"image-{key} = {number}" for number, key in enumerate(keys, 1)]
+    toml.write_text("\n".join(["[nvgraft]", *lines]))
+    assert detection.engine_config(GlobalOptions()).image_limits == (1, 2, 3, 4)
+
+
 def test_the_inventory_is_the_hooks(host: None) -> None:
     """The listed inventory is the one that the hook would mount from."""
     config, log = detection.engine_config(GlobalOptions()), DebugLog()

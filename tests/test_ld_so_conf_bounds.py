@@ -34,3 +34,19 @@ def test_comparisons_of_names_are_limited() -> None:
     many = load("include d/*.x\n" * 50, [f"{number}.conf" for number in range(1000)])
     assert many.beyond == "includes from directories with more than 4096 names"
     assert many._compared == 4096
+
+
+def test_no_directory_is_listed_beyond_the_limit() -> None:
+    """Behind the limit on names, an include costs no listing: a directory may be large."""
+    listed: list[str] = []
+
+    def names(directory: str) -> list[str]:
+        listed.append(directory)
+        return [str(number) for number in range(5000)]
+
+    text = "include /d/*.x\n" * 200 + "/usr/lib\n"
+    configuration = Configuration(lambda _path: text.encode(), names)
+    configuration.load()
+    assert listed == ["/d"]
+    assert configuration.directories == ["/usr/lib"]
+    assert configuration.beyond == "includes from directories with more than 4096 names"

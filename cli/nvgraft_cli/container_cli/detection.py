@@ -43,6 +43,10 @@ def engine_config(options: GlobalOptions, ldconfig: str = "") -> Config:
         features_disable_imex_channel_creation=not options.create_imex_channels,
         simulated_host=written.simulated_host,
         host_snapshot=written.host_snapshot,
+        image_names=written.image_names,
+        image_directories=written.image_directories,
+        image_libraries=written.image_libraries,
+        image_seconds=written.image_seconds,
         allow_fuse=written.allow_fuse,
         # A program that is named on the command line is to be run.
         ldcache_mode="ldconfig" if ldconfig else written.ldcache_mode,

@@ -118,9 +118,9 @@ class Configuration:
         return matches
 
     def _listed(self, directory: str) -> list[str]:
-        names = sorted(self._names(directory))
         left = _NAMES - self._compared
-        if len(names) > left:
+        names = sorted(self._names(directory)) if left else []
+        if len(names) > left or not left:
             self._meet(f"includes from directories with more than {_NAMES} names")
             del names[left:]
         self._compared += len(names)
