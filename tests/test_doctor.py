@@ -829,6 +829,15 @@ def test_a_refusal_hides_nothing_of_the_node(node: Node) -> None:
     assert ids(node.examine()) == {"requirement-unmet", "device-filter"}
 
 
+def test_a_container_cannot_steer_the_terminal(setup: Setup, capsys: Captured) -> None:
+    """Words of a refusal that quote the container are escaped wherever they are shown."""
+    setup.config["process"] = {"env": ["PATH=/usr/bin", ALL, "A\u202eB\x1b[31mC"]}
+    assert main(["doctor", *setup.arguments()]) == 1
+    out = capsys.readouterr().out
+    assert "users see  invalid environment variable: A\\u202eB\\x1b[31mC" in out
+    assert all(line.isprintable() for line in out.splitlines())
+
+
 def test_findings_of_an_incomplete_check_count(setup: Setup, capsys: Captured) -> None:
     """A device node that the user may not open is found, although SELinux is not recorded."""
     _closed_node(setup)
