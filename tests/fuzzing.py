@@ -30,6 +30,7 @@ from nvgraft.host.graphics_files import CharDevice, FileMount
 from nvgraft.host.inventory import parse_majors, read_inventory
 from nvgraft.host.snapshot import OFFLINE_PATH, SnapshotTree, snapshot_host
 from nvgraft.plan.actions import Plan
+from nvgraft.plan.document import plan_document
 from nvgraft.plan.planner import make_plan
 from nvgraft.plan.settings import Settings
 from nvgraft.request import oci, requirements
@@ -440,7 +441,7 @@ def _environment(data: bytes) -> None:
 
 
 def _check_plan(plan: Plan) -> None:
-    parse_plan(json.dumps(plan.document()).encode(), "plan")
+    parse_plan(json.dumps(plan_document(plan)).encode(), "plan")
     assert not controls(text.render(plan, colour=False))
 
 

@@ -10,6 +10,7 @@ import yaml
 
 from bundles import EVERYTHING, make_bundle
 from images import docker_save
+from nvgraft.plan.document import plan_document
 from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.diff.compare import compare
 from nvgraft_cli.diff.readers import (
@@ -37,7 +38,7 @@ def plan_of(tmp_path: Path, host: str, *env: str) -> Document:
     bundle = make_bundle(tmp_path / f"b-{len(list(tmp_path.iterdir()))}", *(env or EVERYTHING))
     plan, refusal = plan_bundle(str(bundle), host, None)
     assert refusal is None
-    document: Document = json.loads(json.dumps(plan.document()))
+    document: Document = json.loads(json.dumps(plan_document(plan)))
     document["target"]["rootfs"] = "/rootfs"
     return document
 

@@ -11,6 +11,7 @@ from nvgraft.container.offline_target import OfflineTarget
 from nvgraft.container.target import OnVolume
 from nvgraft.host.snapshot import SnapshotTree
 from nvgraft.plan.actions import AllowDevice, Bind, MakeDirectory, Symlink, Tmpfs, Why, WriteFile
+from nvgraft.plan.document import action_document
 from nvgraft.plan.layout import Layout
 
 WHY = Why("compute", "row", "found")
@@ -129,7 +130,7 @@ def test_an_existing_file_is_mounted_over() -> None:
     """An existing file, with any mode, is mounted over, and nothing is created."""
     plan = layout("/t mode=0600")
     mount(plan, "/t", 0o755)
-    assert [action.document()["op"] for action in plan.actions] == ["mount"]
+    assert [action_document(action)["op"] for action in plan.actions] == ["mount"]
 
 
 def test_a_socket_may_already_be_there() -> None:
@@ -154,7 +155,7 @@ def test_a_second_mount_on_the_same_target_is_stacked() -> None:
     plan = layout()
     mount(plan, "/a/t")
     mount(plan, "/a/t")
-    assert [action.document()["op"] for action in plan.actions] == ["dir", "mount", "mount"]
+    assert [action_document(action)["op"] for action in plan.actions] == ["dir", "mount", "mount"]
 
 
 def test_a_target_hidden_by_an_earlier_mount_is_refused() -> None:
@@ -395,7 +396,8 @@ def test_rewinding_forgets_mounts_and_directories() -> None:
     mount(plan, "/b/c")
     rewind()
     assert [
-        action.document().get("target", action.document().get("path")) for action in plan.actions
+        action_document(action).get("target", action_document(action).get("path"))
+        for action in plan.actions
     ] == ["/a", "/a/keep"]
     plan.placeholder("/b/c/d", 0o644, WHY)
     assert made(plan) == [("/a", 0o755), ("/b", 0o755), ("/b/c", 0o755)]

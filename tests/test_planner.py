@@ -27,6 +27,7 @@ from nvgraft.plan.actions import (
     WriteFile,
 )
 from nvgraft.plan.compat import MODES
+from nvgraft.plan.document import action_document, plan_document, request_document
 from nvgraft.plan.planner import make_plan
 from nvgraft.plan.settings import Settings
 from nvgraft.request.config import Config
@@ -866,7 +867,7 @@ def test_optional_parts_on_a_volume_are_left_out(
     assert not any(
         path.startswith(volume)
         for action in injection.actions
-        for path in [action.document().get("path", "")]
+        for path in [action_document(action).get("path", "")]
     )
     (finding,) = [finding for finding in injection.findings if finding.id == id]
     assert finding.level == "warning"
@@ -1003,13 +1004,13 @@ def test_a_plan_documents_host_request_and_target() -> None:
         Settings(cgroups=True, simulated=False),
     )
     assert injection.reason == "the container asks for 1, 0"
-    assert injection.host.document() == {
+    assert vars(injection.host) == {
         "name": "test-host",
         "root": "/drv",
         "driver_version": "535.1",
         "cuda_version": "12.2",
     }
-    assert injection.request.document() == {
+    assert request_document(injection.request) == {
         "devices": ["1", "0"],
         "capabilities": ["compute"],
         "requirements": ["cuda>=12"],
@@ -1019,7 +1020,7 @@ def test_a_plan_documents_host_request_and_target() -> None:
         "devices_from": "NVIDIA_VISIBLE_DEVICES=1,0",
         "capabilities_from": "default",
     }
-    assert injection.target.document() == {
+    assert vars(injection.target) == {
         "rootfs": ROOTFS,
         "libs_dir": LIBS,
         "libs32_dir": "/usr/lib/i386-linux-gnu",
@@ -1181,5 +1182,5 @@ def test_equal_inputs_give_byte_equal_plans(host: str, rootfs: str, capabilities
             hosts.target("\n".join(lines)),
             Settings(cgroups=True, simulated=False),
         )
-        texts.add(json.dumps(injection.document()))
+        texts.add(json.dumps(plan_document(injection)))
     assert len(texts) == 1

@@ -172,6 +172,7 @@ def _container(name: str, context: Context) -> Side:
 def _planned(name: str, kind: str, host: "HostSide", container: str, context: Context) -> Side:
     """Return the side of a container on a host."""
     from nvgraft.formats.tree import OutOfBounds
+    from nvgraft.plan.document import plan_document
     from nvgraft_cli.case.bundle import open_container
     from nvgraft_cli.case.planning import Case
 
@@ -186,13 +187,13 @@ def _planned(name: str, kind: str, host: "HostSide", container: str, context: Co
         report = host.facts.report
     except Refusal as refusal:
         raise InputError(f"{container}: {refusal.text} | {refusal.hint}") from refusal
-    side = plan_side(name, json.loads(json.dumps(plan.document())), kind)
+    side = plan_side(name, json.loads(json.dumps(plan_document(plan))), kind)
     # A plan that does not inject has no host and no request.
     side.version, side.cuda = report.driver_version, report.cuda_version
     models = {f"/dev/nvidia{gpu.minor}": gpu.model for gpu in report.gpus}
     side.gpus = [models.get(node, "") for node in gpu_nodes(side.nodes)]
     if case.decision.request is not None:
-        side.capabilities = case.decision.request.document()["capabilities"]
+        side.capabilities = list(case.decision.request.capabilities)
     return side
 
 

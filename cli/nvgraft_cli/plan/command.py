@@ -5,6 +5,7 @@ import json
 import sys
 
 from nvgraft.plan.actions import Plan
+from nvgraft.plan.document import plan_document
 from nvgraft_cli.case.hosts import ask_first
 from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.cdi.arguments import add_hook_path
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan; return the exit code."""
     plan, refusal = plan_bundle(args.container, args.host, args.config, args.env, args.mode)
     if args.format == "json":
-        document = plan.document()
+        document = plan_document(plan)
         if refusal is not None:
             document["refusal"] = refusals.describe(refusal)
         # In ASCII: names in an image need not be UTF-8.

@@ -1,8 +1,7 @@
-"""A plan: an ordered list of inert actions, each with its reason, and its document
-``nvgraft.plan/1``.
+"""A plan: an ordered list of inert actions, each with its reason.
 
-Plans are values: two plans are equal if all their fields are. The document's keys have a fixed
-order, so that equal inputs give byte-equal text.
+Plans are values: two plans are equal if all their fields are. :mod:`nvgraft.plan.document` writes
+them.
 """
 
 from __future__ import annotations
@@ -12,13 +11,11 @@ from nvgraft.base.values import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Literal
+    from typing import Literal
 
     from nvgraft.request.request import Request
 
     Origin = Literal["driver", "dev", "proc"]
-
-SCHEMA = "nvgraft.plan/1"
 
 
 class Why(Value):
@@ -31,19 +28,12 @@ class Why(Value):
         self.row = row
         self.found = found
 
-    def document(self) -> dict[str, Any]:
-        return {"capability": self.capability, "row": self.row, "found": self.found}
-
 
 class Action(Value):
     """One action; ``op`` is its kind in the document, ``why`` its reason."""
 
     op = ""
     why: Why
-
-    def document(self) -> dict[str, Any]:
-        """Return the action as its entry in a plan document."""
-        raise NotImplementedError
 
 
 class MakeDirectory(Action):
@@ -55,14 +45,6 @@ class MakeDirectory(Action):
         self.path = path
         self.mode = mode
         self.why = why
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "op": self.op,
-            "path": self.path,
-            "mode": f"{self.mode:04o}",
-            "why": self.why.document(),
-        }
 
 
 class Bind(Action):
@@ -116,21 +98,6 @@ class Bind(Action):
         """The source's path on the host."""
         return self.root + self.path
 
-    def document(self) -> dict[str, Any]:
-        document: dict[str, Any] = {
-            "op": self.op,
-            "type": "bind",
-            "kind": self.kind,
-            "source": self.source,
-            "target": self.target,
-            "options": list(self.options),
-            "mode": f"{self.mode:04o}",
-        }
-        if self.rdev is not None:
-            document["rdev"] = list(self.rdev)
-        document["why"] = self.why.document()
-        return document
-
 
 class Tmpfs(Action):
     """Mount a new tmpfs on ``target``. It has the directories and files that later actions make in
@@ -145,17 +112,6 @@ class Tmpfs(Action):
         self.mode = mode
         self.why = why
 
-    def document(self) -> dict[str, Any]:
-        return {
-            "op": self.op,
-            "type": "tmpfs",
-            "source": "tmpfs",
-            "target": self.target,
-            "options": list(self.options),
-            "data": {"mode": f"{self.mode:04o}"},
-            "why": self.why.document(),
-        }
-
 
 class WriteFile(Action):
     """Make a file with ``content`` inside a planned tmpfs, before the tmpfs is attached."""
@@ -167,15 +123,6 @@ class WriteFile(Action):
         self.mode = mode
         self.content = content
         self.why = why
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "op": self.op,
-            "path": self.path,
-            "mode": f"{self.mode:04o}",
-            "content": self.content,
-            "why": self.why.document(),
-        }
 
 
 class Symlink(Action):
@@ -190,9 +137,6 @@ class Symlink(Action):
         self.target = target
         self.why = why
         self.replaces = replaces
-
-    def document(self) -> dict[str, Any]:
-        return {"op": self.op, "path": self.path, "target": self.target, "why": self.why.document()}
 
 
 class AllowDevice(Action):
@@ -210,16 +154,6 @@ class AllowDevice(Action):
         self.minor = minor
         self.access = access
         self.why = why
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "op": self.op,
-            "type": "c",
-            "major": self.major,
-            "minor": self.minor,
-            "access": self.access,
-            "why": self.why.document(),
-        }
 
 
 class MountedLibrary(Value):
@@ -260,9 +194,6 @@ class UpdateLoaderCache(Action):
         self.why = why
         self.libraries = libraries
 
-    def document(self) -> dict[str, Any]:
-        return {"op": self.op, "dirs": list(self.directories), "why": self.why.document()}
-
 
 class PlanHost(Value):
     """The host that a plan is for; ``root`` is the driver root."""
@@ -272,14 +203,6 @@ class PlanHost(Value):
         self.root = root
         self.driver_version = driver_version
         self.cuda_version = cuda_version
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "root": self.root,
-            "driver_version": self.driver_version,
-            "cuda_version": self.cuda_version,
-        }
 
 
 class PlanTarget(Value):
@@ -296,16 +219,6 @@ class PlanTarget(Value):
         self.bins_dir = bins_dir
         self.uid = uid
         self.gid = gid
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "rootfs": self.rootfs,
-            "libs_dir": self.libs_dir,
-            "libs32_dir": self.libs32_dir,
-            "bins_dir": self.bins_dir,
-            "uid": self.uid,
-            "gid": self.gid,
-        }
 
 
 class Plan(Value):
@@ -327,20 +240,6 @@ class Plan(Value):
         self.links = links
         self.findings = findings
 
-    def document(self) -> dict[str, Any]:
-        """Return the ``nvgraft.plan/1`` document."""
-        return {
-            "schema": SCHEMA,
-            "decision": self.decision,
-            "reason": self.reason,
-            "host": {},
-            "request": {},
-            "target": {},
-            "actions": [action.document() for action in self.actions],
-            "links": dict(self.links),
-            "findings": [finding.document() for finding in self.findings],
-        }
-
 
 class Injection(Plan):
     """A plan that gives a container the driver, with the host, the request and the target that it
@@ -361,10 +260,3 @@ class Injection(Plan):
         self.host = host
         self.request = request
         self.target = target
-
-    def document(self) -> dict[str, Any]:
-        return super().document() | {
-            "host": self.host.document(),
-            "request": self.request.document(),
-            "target": self.target.document(),
-        }

@@ -19,7 +19,6 @@ from nvgraft_specs import names
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Any
 
     from nvgraft.request.config import Config
     from nvgraft.request.oci import ContainerConfig
@@ -113,19 +112,6 @@ class Request(Value):
         self.devices_from = devices_from
         self.capabilities_from = capabilities_from
         self.warnings = warnings
-
-    def document(self) -> dict[str, Any]:
-        """Return the ``request`` of a plan document."""
-        return {
-            "devices": list(self.devices),
-            "capabilities": list(self.capabilities),
-            "requirements": list(self.requirements),
-            "mig_config": self.mig_config,
-            "mig_monitor": self.mig_monitor,
-            "imex_channels": list(self.imex_channels.written),
-            "devices_from": self.devices_from,
-            "capabilities_from": self.capabilities_from,
-        }
 
 
 class Skip(Value):
