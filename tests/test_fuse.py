@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bundles import EVERYTHING, make_bundle
 from ldcaches import LIBS, container_at, plan_for
 from nvgraft.apply import targets
 from nvgraft.apply.cache.native import NativeCache
@@ -26,6 +27,9 @@ from nvgraft.system import syscalls
 from nvgraft.system.mountinfo import Mount
 from nvgraft_cli.case import fuse as cli_fuse
 from nvgraft_cli.shell import main
+
+#: The library directory of Debian images on the recorded hosts.
+X86_LIBS = "/usr/lib/x86_64-linux-gnu"
 
 
 def volume(point: str, *, id: int = 1, fstype: str = "fuse.sshfs", by_root: bool = True) -> Mount:
@@ -255,6 +259,20 @@ def test_a_command_looks_at_no_path_on_fuse(
     error = capsys.readouterr().err
     assert f"nvgraft plan: {link}: it is on the FUSE file system " in error
     assert "allow-fuse = true" in error
+
+
+def test_a_volume_that_is_mounted_already_makes_no_difference(
+    tmp_path: Path, mounted: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A FUSE volume of config.json that is also mounted in the bundle's root file system is refused
+    only where the plan needs it.
+    """
+    for number, (place, code) in enumerate((("/data", 0), (X86_LIBS, 1))):
+        files = ("etc/debian_version", "data/x", f"{X86_LIBS[1:]}/x")
+        bundle = make_bundle(tmp_path / str(number), *EVERYTHING, files=files, mounts=(place,))
+        mounted(f"{bundle}/rootfs{place}")
+        assert main.main(["plan", "--host", "runfile-a10x2", "--bundle", str(bundle)]) == code
+        assert ("FUSE" in capsys.readouterr().err) == bool(code)
 
 
 @pytest.mark.parametrize(("fstype", "user"), [("ext4", 0), ("fusectl", 0)])

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from nvgraft.container.target import Target
+from nvgraft.container.target import OnVolume, Target
 from nvgraft.formats.tree import Node, PathError, Tree
 
 TYPE_CHECKING = False
@@ -68,11 +68,15 @@ class OfflineTarget(Target):
         self._volumes = (*sorted(places), "/proc", "/sys")
 
     def _mount_point(self, path: str) -> str:
-        """Return the path on which an engine mounts a volume: it follows the image's links."""
+        """Return the path on which an engine mounts a volume: it follows the image's links.
+
+        ``path`` itself is returned where the engine would refuse it, and where a FUSE file system
+        is mounted in the directory already: nothing is planned through either.
+        """
         try:
             return self.tree.resolve(path)
-        except PathError:
-            return path  # the engine refuses it, and nothing is planned through such a link either
+        except (PathError, OnVolume):
+            return path
 
     def volume(self, path: str) -> str | None:
         inside = [
