@@ -111,6 +111,33 @@ def test_the_document_goes_to_standard_output(
     )
 
 
+NODE = os.uname().nodename
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_names_and_serial_numbers_are_kept_only_if_asked_for(
+    kept: bool, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """Without --identities a document has neither the host's name nor a serial number; UUIDs of
+    GPUs stay, because containers ask for them.
+    """
+    document = read_snapshot("eks-t4") | {"name": NODE}
+    information = next(path for path in document["files"] if path.endswith("/information"))
+    version = document["files"]["/proc/driver/nvidia/version"]
+    version["content"] = version["content"].replace("\n", f"  (root@{NODE})\n", 1)
+    document["files"][information]["content"] += "Serial Number: \t 1560219012345\n"
+    live(monkeypatch, document)
+    assert main(["snapshot", *(["--identities"] if kept else [])]) == 0
+    out = capsys.readouterr().out
+    written = json.loads(out)
+    assert written["name"] == (NODE if kept else "host")
+    assert ("1560219012345" in out) == kept
+    assert (f"(root@{NODE})" in out) == kept
+    assert ("(root@host)" in out) != kept
+    assert written["nvml"] == read_snapshot("eks-t4")["nvml"]
+    assert document["nvml"]["gpus"][0]["uuid"] in written["files"][information]["content"]
+
+
 def test_a_host_without_a_driver_is_exit_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
@@ -238,6 +265,86 @@ def test_a_package_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("nvgraft_cli.snapshot.package.Bounds", lambda: Bounds(libraries=10))
     with pytest.raises(InputError, match="11 libraries, more than image-libraries = 10 allows"):
         open_package(str(tmp_path), "/", None)
+
+
+def test_an_upgrade_has_no_text_of_the_old_driver(tmp_path: Path, capsys: Captured) -> None:
+    """The texts under /proc have the new version, so doctor finds no mismatch of driver and
+    library; the build date of the old module is left out.
+    """
+    root, new = str(unpack(tmp_path / "driver", "debian-a100x8")), str(tmp_path / "new.json")
+    assert main(["snapshot", "--root", root, "--gpus", "runfile-a10x2", "-o", new]) == 0
+    document = read_snapshot(new)
+    old, version = "560.35.03", document["nvml"]["driver_version"]
+    text = document["files"]["/proc/driver/nvidia/version"]["content"]
+    assert text.split("\n")[0].endswith(f"Kernel Module  {version}")
+    assert old not in json.dumps(document)
+    main(["doctor", "--host", new])
+    assert "driver-library-mismatch" not in capsys.readouterr().out
+
+
+def debian(place: Path) -> Path:
+    """Create a driver as Debian's packages have it: programs and firmware in the driver's own
+    directories, links to them made by the installation, no /lib.
+    """
+    unpack(place, "runfile-a10x2")
+    programs = place / "usr/lib/nvidia/current"
+    programs.mkdir(parents=True)
+    (place / "usr/bin/nvidia-smi").rename(programs / "nvidia-smi")
+    assert (place / "usr/lib/firmware/nvidia/560.35.03").is_dir()
+    assert not (place / "lib").exists()
+    return place
+
+
+@pytest.mark.parametrize("lib", [False, True])
+def test_files_behind_links_of_the_installation_are_found(lib: bool, tmp_path: Path) -> None:
+    """Programs behind Debian's alternatives are found, and firmware below /usr/lib, whether the
+    packages have a directory /lib or none.
+    """
+    root = debian(tmp_path)
+    if lib:
+        (root / "lib/systemd").mkdir(parents=True)
+    package = open_package(str(root), "/", snapshot_host(read_snapshot("eks-t4")))
+    document = record(package, OFFLINE_PATH, "")
+    files = read_inventory(snapshot_host(document), OFFLINE_PATH).files
+    assert "/usr/lib/nvidia/current/nvidia-smi" in {program.path for program in files.binaries}
+    assert document["files"]["/usr/bin/nvidia-smi"]["target"] == (
+        "/etc/alternatives/nvidia--nvidia-smi"
+    )
+    firmware = "firmware/nvidia/560.35.03/gsp_ga10x.bin"
+    assert (f"/usr/lib/{firmware}", f"/lib/{firmware}") in {
+        (image.path, image.target) for image in files.firmware
+    }
+
+
+def test_a_driver_without_gpus_answers_what_needs_none(tmp_path: Path, capsys: Captured) -> None:
+    """Without --gpus the document answers plans, proofs, requirements and comparisons of the
+    driver's files, and the snapshot and each plan say what is not answered.
+    """
+    new = str(tmp_path / "new.json")
+    root = str(unpack(tmp_path / "driver", "runfile-a10x2"))
+    assert main(["snapshot", "--root", root, "-o", new]) == 0
+    assert capsys.readouterr().err.startswith("nvgraft snapshot: this document has no GPUs: ")
+    bundle = str(make_bundle(tmp_path / "b", *EVERYTHING, "NVIDIA_REQUIRE_CUDA=cuda>=12.0"))
+    plan, refusal = plan_bundle(bundle, new, None)
+    assert refusal is None
+    assert plan.findings[0].id == "gpus-not-recorded"
+    assert not [target for target in hosts.mount_targets(plan) if target.startswith("/dev")]
+    full, _ = plan_bundle(bundle, "runfile-a10x2", None)
+    libraries = [target for target in hosts.mount_targets(full) if ".so." in target]
+    assert [target for target in hosts.mount_targets(plan) if ".so." in target] == libraries
+    assert plan.document()["request"] == full.document()["request"]
+    refused = str(make_bundle(tmp_path / "c", *EVERYTHING, "NVIDIA_REQUIRE_CUDA=cuda>=99.0"))
+    assert plan_bundle(refused, new, None)[0].decision == "refuse"
+    main(["doctor", "--host", new, "--bundle", bundle])
+    assert "driver-not-loaded" not in capsys.readouterr().out
+    assert main(["diff", "runfile-a10x2", new]) == 1
+    out = capsys.readouterr().out
+    assert "\nGPUs              2 x NVIDIA A10 → not known\n" in out
+    assert "not compared: device nodes, files, GPUs: a driver recorded without GPUs does not" in out
+    assert main(["diff", "runfile-a10x2", new, "--bundle", bundle]) == 1
+    out = capsys.readouterr().out
+    assert "\nnot compared: device nodes, device rules, files: a driver recorded without" in out
+    assert "device node /" not in out
 
 
 def test_a_driver_package_keeps_its_driver_root(tmp_path: Path) -> None:

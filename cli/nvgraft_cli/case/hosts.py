@@ -9,7 +9,7 @@ from typing import Any
 
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import open_file
-from nvgraft.host.components import Host, Inventory
+from nvgraft.host.components import Devices, Host, Inventory
 from nvgraft.host.inventory import read_inventory
 from nvgraft.host.kept_inventory import read_host
 from nvgraft.host.places import mps_directory, search_path
@@ -81,6 +81,11 @@ class HostSide:
         logs.debug("read", host="this machine", inventory=host.origin)
         return host
 
+    @property
+    def gpus_known(self) -> bool:
+        """Tell whether the host's GPUs are known; not if only a driver's files were recorded."""
+        return self.document is None or not self.document.get("without_gpus", False)
+
     @cached_property
     def isa_level(self) -> str | None:
         """The level of the host's x86-64 processor, such as x86-64-v3; None if other or not
@@ -107,6 +112,8 @@ class HostSide:
             )
         else:
             inventory = read_inventory(self.facts, OFFLINE_PATH)
+            if not self.gpus_known:
+                inventory.devices = Devices(control=(), gpus=(), imex_channels=())
         for row in inventory.files.missing:
             logs.debug("skipped", name=row.name, reason="not on this host")
         return inventory

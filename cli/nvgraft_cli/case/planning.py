@@ -15,11 +15,20 @@ from nvgraft.formats.tree import Bounds, OutOfBounds
 from nvgraft.plan.actions import Bind, Plan
 from nvgraft.plan.planner import make_plan, read_in_order
 from nvgraft.request.decision import Decision, decide
-from nvgraft.request.request import check_request
+from nvgraft.request.request import ImexChannels, Request, check_request
 from nvgraft_cli.case.bundle import ContainerSide, open_container
 from nvgraft_cli.case.hosts import HostSide, open_host
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.shell import logs
+
+_NO_GPUS = Finding(
+    "gpus-not-recorded",
+    "warning",
+    "this host was recorded from the files of a driver: the plan has the driver's files, and does"
+    " not answer which GPUs, MIG devices, IMEX channels and device nodes the container gets, nor"
+    " what it requires of their brand and arch",
+    "record it with the GPUs of a host: nvgraft snapshot --root DIR --gpus HOST",
+)
 
 
 class Case:
@@ -111,9 +120,14 @@ class Case:
             raise self._given.beyond
         target = self.target  # the reference looks at the container before the driver's files
         request, settings = decision.request, self.host.settings
+        if not self.host.gpus_known:
+            request = _of_files(request)
         version = self.host.facts.report.driver_version
         inventory = read_in_order(lambda: self.host.inventory, request, version, target, settings)
         plan = make_plan(request, inventory, target, settings)
+        if not self.host.gpus_known:
+            plan.request = decision.request
+            plan.findings = (_NO_GPUS, *(note for note in plan.findings if note.id != "no-gpu"))
         logs.debug("planned", actions=len(plan.actions), libraries_in=plan.target.libs_dir)
         planned = {action.source for action in plan.actions if isinstance(action, Bind)}
         for component in (*inventory.files.libraries, *inventory.files.binaries):
@@ -121,6 +135,15 @@ class Case:
                 reason = f"not planned; it is for {component.row.component_class}"
                 logs.debug("skipped", name=component.path, reason=reason)
         return plan
+
+
+def _of_files(request: Request) -> Request:
+    """Return the request for the driver's files alone."""
+    files = copy(request)
+    files.devices = ()
+    files.mig_config = files.mig_monitor = ""
+    files.imex_channels = ImexChannels()
+    return files
 
 
 def _with_remarks(plan: Plan, remarks: tuple[Finding, ...]) -> Plan:

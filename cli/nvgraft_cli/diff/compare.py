@@ -34,6 +34,7 @@ _NAMED = {
     "environment": "environment variable",
     "hooks": "hook",
     "cache": "loader cache directory",
+    "gpu_facts": "GPU",
     "about": "fact",
 }
 
@@ -119,7 +120,12 @@ class _Comparison:
         self._paired(what, self.a.mounts, self.b.mounts, _mount_members)
 
     def nodes(self) -> None:
-        """Compare device nodes by path."""
+        """Compare device nodes by path, unless one side was recorded without them."""
+        if (self.a.gpus is None) != (self.b.gpus is None):
+            silent = self.a if self.a.gpus is None else self.b
+            why = f"{_silent(silent)} does not contain them"
+            self.not_compared.append(NotCompared(what="device nodes", why=why))
+            return
         self._paired("device node", self.a.nodes, self.b.nodes, _node_members)
 
     def _paired(
@@ -205,7 +211,7 @@ class _Comparison:
         if a is None or b is None:
             if a or b:
                 silent = self.a if a is None else self.b
-                why = f"{KINDS[silent.kind]} does not contain them"
+                why = f"{_silent(silent)} does not contain them"
                 self.not_compared.append(NotCompared(what=plural(what), why=why))
             return
         ours = {self._normal(self.a, key): (key, value) for key, value in a.items()}
@@ -274,6 +280,11 @@ class _Comparison:
             if target != other:
                 self._change("order", "order", f"mount {number}", target, other)
                 return
+
+
+def _silent(side: Side) -> str:
+    """Return what a side that lacks an aspect is."""
+    return "a driver recorded without GPUs" if side.gpus is None else KINDS[side.kind]
 
 
 def _without_stand_in(side: Side) -> Side:

@@ -8,6 +8,7 @@ from typing import Any
 
 from nvgraft.base.errors import Refusal
 from nvgraft.host.components import DeviceNode, Inventory
+from nvgraft.host.gpus import DriverReport
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planning import Case
@@ -37,13 +38,11 @@ def host_side(host: HostSide, env: Sequence[str], mode: str) -> Side:
         report.driver_version,
         {mount.target: mount for mount in _files(inventory)},
         {node.path: _node(node) for node in nodes},
-        files={
-            entry.path: {"content": entry.content, "mode": f"{entry.mode:04o}"}
-            for entry in inventory.proc_files
-        },
+        files=_texts(inventory) if host.gpus_known else None,
         about=_about(inventory),
         cuda=report.cuda_version,
-        gpus=[gpu.model for gpu in report.gpus],
+        gpus=[gpu.model for gpu in report.gpus] if host.gpus_known else None,
+        gpu_facts=_gpus(report) if host.gpus_known else None,
         examples=_examples(host, env, mode),
     )
 
@@ -75,15 +74,25 @@ def _node(device: DeviceNode) -> ComparedNode:
 
 
 def _about(inventory: Inventory) -> dict[str, Any]:
-    about: dict[str, Any] = {
+    return {
         "host.name": inventory.host_name,
         "host.root": inventory.root,
         "host.machine": inventory.machine,
         "host.driver_version": inventory.report.driver_version,
         "host.cuda_version": inventory.report.cuda_version,
     }
-    for index, gpu in enumerate(inventory.report.gpus):
-        about[f"GPU {index}"] = {
+
+
+def _texts(inventory: Inventory) -> dict[str, Any]:
+    return {
+        entry.path: {"content": entry.content, "mode": f"{entry.mode:04o}"}
+        for entry in inventory.proc_files
+    }
+
+
+def _gpus(report: DriverReport) -> dict[str, Any]:
+    return {
+        str(index): {
             "model": gpu.model,
             "compute capability": gpu.arch,
             "mig": gpu.mig,
@@ -92,7 +101,8 @@ def _about(inventory: Inventory) -> dict[str, Any]:
             "uuid": gpu.uuid,
             "PCI address": gpu.bus_id,
         }
-    return about
+        for index, gpu in enumerate(report.gpus)
+    }
 
 
 def _examples(host: HostSide, env: Sequence[str], mode: str) -> dict[str, str] | None:

@@ -191,7 +191,10 @@ def _planned(name: str, kind: str, host: "HostSide", container: str, context: Co
     # A plan that does not inject has no host and no request.
     side.version, side.cuda = report.driver_version, report.cuda_version
     models = {f"/dev/nvidia{gpu.minor}": gpu.model for gpu in report.gpus}
-    side.gpus = [models.get(node, "") for node in gpu_nodes(side.nodes)]
+    nodes = gpu_nodes(side.nodes)
+    side.gpus = [models.get(node, "") for node in nodes]
+    if not host.gpus_known:
+        side.gpus = side.rules = side.files = side.order = None
     if case.decision.request is not None:
         side.capabilities = list(case.decision.request.capabilities)
     return side

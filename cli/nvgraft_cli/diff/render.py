@@ -242,7 +242,7 @@ def _short_parts(diff: Diff) -> list[_Part]:
     parts = [
         _Part("gone", _listed(gone, listed)),
         _Part("new", _listed(new, listed)),
-        _Part("moved", _moved(moves)),
+        _Part("moved", _moved(diff, moves)),
         _Part("details", details),
     ]
     return [part for part in parts if part.lines]
@@ -326,17 +326,23 @@ def _only_moved(diff: Diff, change: Change, fields: Sequence[str]) -> bool:
     return names[0] == names[1]
 
 
-def _moved(changes: Sequence[Change]) -> list[_Line]:
+def _moved(diff: Diff, changes: Sequence[Change]) -> list[_Line]:
     """Return one line for all entries that moved between the same directories."""
     groups: dict[_Move, list[Change]] = {}
     for change in changes:
         groups.setdefault(_move(change), []).append(change)
     lines = []
+
+    def same(old: str, new: str) -> bool:
+        """Tell whether two directories differ in the driver's version at most."""
+        versions = diff.a.driver_version or "", diff.b.driver_version or ""
+        return old == new or (all(versions) and old.replace(*versions) == new)
+
     for (source, new_source, target, new_target), group in groups.items():
         places = []
-        if source != new_source and source and new_source:
+        if not same(source, new_source) and source and new_source:
             places.append(f"{source} → {new_source} on the host")
-        if target != new_target:
+        if not same(target, new_target):
             where = "" if group[0].what == "driver file" else " in the container"
             places.append(f"{target} → {new_target}{where}")
         names = _names(group)
@@ -365,7 +371,7 @@ def _short_sentence(change: Change, fields: Sequence[str]) -> str:
 def _is_short(value: Any) -> bool:
     if isinstance(value, list):
         return all(isinstance(item, str | int) for item in value)
-    return not isinstance(value, dict) and len(str(value)) <= _LONG
+    return not isinstance(value, dict) and len(str(value)) <= _LONG and "\n" not in str(value)
 
 
 def _counts(changes: Sequence[Change]) -> str:

@@ -77,8 +77,10 @@ class Side:
     #: inject, skip or refuse, and the reason in the words of the hook
     decision: tuple[str, str] | None = None
     cuda: str | None = None
-    #: the model of each GPU, "" if it is not known; None if the side does not tell the GPUs
+    #: the model of each GPU, "" if it is not known; None for a host that was recorded without its
+    #: GPUs and device nodes
     gpus: list[str] | None = None
+    gpu_facts: dict[str, Any] | None = None
     capabilities: list[str] | None = None
     #: for a host without a container: the outcome of each container of the documentation
     examples: dict[str, str] | None = None

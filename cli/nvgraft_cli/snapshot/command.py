@@ -11,14 +11,29 @@ from nvgraft_cli.shell.errors import InputError
 _EXAMPLES = """\
 examples:
   nvgraft snapshot -o node17.json
-  nvgraft snapshot --root ./driver-550-unpacked --gpus node17.json -o node17-550.json
+  nvgraft snapshot --name node17 --identities -o node17.json
+  nvgraft snapshot --root ./driver-550 -o driver-550.json
+
+What an upgrade would change for a container, before it is installed (`dpkg-deb -x` unpacks a
+package into ./driver-550):
+  nvgraft snapshot -o node17.json
+  nvgraft snapshot --root ./driver-550 --gpus node17.json -o node17-550.json
   nvgraft diff node17.json node17-550.json --container ./web
 
 The document has names, types, owners, modes and sizes of the driver's files, ELF facts, GPUs with
-their identifiers, and the driver's text files under /proc. It has no environment, no processes
-and no other file.
+their UUIDs (containers ask for them), and the driver's text files under /proc. It has no
+environment, no processes and no other file, and without --identities neither serial numbers nor
+the host's name.
+
+Without --gpus a driver that is not running has no GPUs. Such a document answers what the driver's
+files decide, and every plan for it warns that device nodes and GPUs are not known.
 
 exit code: 0 written, 1 this host has no working driver, 2 bad usage or input"""
+
+_WITHOUT_GPUS = (
+    "nvgraft snapshot: this document has no GPUs: plans for it have the driver's files, and no"
+    " device nodes | add --gpus HOST for a host that has the GPUs"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     add_output(parser)
     parser.add_argument(
-        "--name", metavar="NAME", help="the host's name in the document (default: its own)"
+        "--name",
+        metavar="NAME",
+        help="the host's name in the document (default: host, with --identities its own)",
+    )
+    parser.add_argument(
+        "--identities",
+        action="store_true",
+        help="keep the host's name, and serial numbers in the driver's text files",
     )
     parser.add_argument(
         "--root",
@@ -64,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft_cli.case.processor import read_isa_level
     from nvgraft_cli.cdi.discovery import live_facts, recorded_facts
     from nvgraft_cli.snapshot.package import open_package
-    from nvgraft_cli.snapshot.recording import record
+    from nvgraft_cli.snapshot.recording import ANONYMOUS, record
     from nvgraft_specs.models.host import parse_host
 
     if args.root is None and (args.gpus is not None or args.installed_at != "/"):
@@ -85,9 +107,15 @@ def run(args: argparse.Namespace) -> int:
         logs.debug("read", host="this machine", reason="a snapshot never uses the kept inventory")
         facts = live_facts(host)
         level = read_isa_level()
+    own_name = host.name if args.root is None and not args.identities else ""
     if args.name is not None:
         host.name = args.name
-    document = record(host, OFFLINE_PATH, "", facts, level)
+    elif own_name:
+        host.name = ANONYMOUS
+    document = record(host, OFFLINE_PATH, "", facts, level, own_name)
+    if args.root is not None and args.gpus is None:
+        document["without_gpus"] = True
+        print(_WITHOUT_GPUS, file=sys.stderr)
     text = json.dumps(document, indent=1) + "\n"
     parse_host(text.encode(), "the snapshot")  # what is written can be read
     sys.stdout.write(text)

@@ -7,6 +7,8 @@ that has the GPUs.
 
 import errno
 import os
+import re
+from collections.abc import Iterator
 from functools import cmp_to_key
 
 from nvgraft.formats.ldcache import ARCHITECTURES, SIZE_LIMIT, compare_names
@@ -17,6 +19,7 @@ from nvgraft.host.gpus import DriverReport
 from nvgraft.host.libraries import LIBRARY_PREFIXES
 from nvgraft_cli.case.layered_tree import LayeredTree
 from nvgraft_cli.shell.errors import InputError
+from nvgraft_specs import catalogue
 from nvgraft_specs.cuda_versions import CUDA_VERSIONS
 
 #: Libraries whose file names end in the driver's version. Every driver has one of them.
@@ -35,6 +38,13 @@ _LIBRARY_ROOTS = (
 )
 _DEPTH = 5
 
+#: Where Debian's packages install programs, one directory for each driver, and where programs are
+#: searched.
+_DEBIAN_PROGRAMS = "/usr/lib/nvidia"
+_PROGRAMS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin")
+
+_VERSION_FILE = "/proc/driver/nvidia/version"
+
 #: (machine, bits) of an ELF file -> the driver's machine, and whether the file is for 32-bit
 #: programs.
 _ARCHITECTURES = {
@@ -49,11 +59,27 @@ _ARCHITECTURES = {
 class PackageTree(LayeredTree):
     """The files of a driver that is not installed, with /dev and /proc of a host that has the
     GPUs.
+
+    The links that an installation adds are added: /lib of a merged /usr, and those of Debian's
+    alternatives. In the texts under /proc the driver has the version of the files.
+
+    :param version: the driver's version.
+    :param gpus: the host that has the GPUs; None for none.
     """
 
-    def __init__(self, below: Tree, machine_files: Tree | None) -> None:
+    def __init__(self, below: Tree, version: str, gpus: Host | None) -> None:
         self._below = below
-        self._machine = machine_files
+        self._version = version
+        self._machine = None if gpus is None else gpus.tree
+        self._old_version = "" if gpus is None else gpus.report.driver_version
+        self._links: dict[str, str] = {}
+        self._names: dict[str, set[str]] = {}
+        for path, target in (*_merged_directories(below), *_alternatives(below)):
+            self._links[path] = target
+            while path != "/":
+                parent, _, name = path.rpartition("/")
+                self._names.setdefault(parent or "/", set()).add(name)
+                path = parent or "/"
 
     def _tree(self, path: str) -> Tree | None:
         return (
@@ -63,18 +89,60 @@ class PackageTree(LayeredTree):
         )
 
     def lstat(self, path: str) -> Node | None:
+        if path in self._links:
+            return Node("symlink", target=self._links[path])
         tree = self._tree(path)
-        return None if tree is None else tree.lstat(path)
+        node = None if tree is None else tree.lstat(path)
+        return Node("dir", 0o755) if node is None and path in self._names else node
 
     def listdir(self, path: str) -> list[str]:
         tree = self._tree(path)
-        return [] if tree is None else tree.listdir(path)
+        names = [] if tree is None else tree.listdir(path)
+        return sorted({*names, *self._names.get(path, ())})
+
+    def read(self, path: str, limit: int) -> bytes:
+        data = super().read(path, limit)
+        old, new = self._old_version.encode(), self._version.encode()
+        if not path.startswith("/proc/driver/nvidia/") or not old:
+            return data
+        if path == _VERSION_FILE and old != new:
+            # The date of the old module's build is not the new one's.
+            return re.sub(re.escape(old) + rb"[^\n]*", new, data, count=1)
+        return data.replace(old, new)
 
     def side(self, path: str) -> tuple[Tree, str]:
         tree = self._tree(path)
         if tree is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return tree, path
+
+
+def _merged_directories(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Yield the links of a merged /usr that packages do not contain."""
+    for name in ("bin", "lib", "lib32", "lib64", "sbin"):
+        if tree.lstat(f"/{name}") is None and tree.lstat(f"/usr/{name}") is not None:
+            yield f"/{name}", f"usr/{name}"
+    firmware = "/lib/firmware"
+    node = tree.lstat("/lib")
+    if node is not None and node.type == "dir" and tree.lstat(firmware) is None:
+        yield firmware, f"/usr{firmware}"
+
+
+def _alternatives(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Yield the links to programs that Debian's update-alternatives makes when it installs them."""
+    drivers = tree.lstat(_DEBIAN_PROGRAMS)
+    if drivers is None or drivers.type != "dir":
+        return
+    for row in catalogue.BINARIES:
+        if any(tree.lstat(f"{place}/{row.name}") for place in _PROGRAMS):
+            continue
+        for driver in sorted(tree.listdir(_DEBIAN_PROGRAMS)):
+            program = f"{_DEBIAN_PROGRAMS}/{driver}/{row.name}"
+            if tree.lstat(program) is not None:
+                link = f"/etc/alternatives/nvidia--{row.name}"
+                yield link, program
+                yield f"/usr/bin/{row.name}", link
+                break
 
 
 def open_package(directory: str, installed_at: str, gpus: Host | None) -> Host:
@@ -115,7 +183,7 @@ def open_package(directory: str, installed_at: str, gpus: Host | None) -> Host:
         version, CUDA_VERSIONS[branch], gpus.report.gpus if gpus is not None else ()
     )
     majors = gpus.majors if gpus is not None else {}
-    tree = PackageTree(files, gpus.tree if gpus is not None else None)
+    tree = PackageTree(files, version, gpus)
     return Host(
         name=f"driver-{version}",
         root=installed_at,

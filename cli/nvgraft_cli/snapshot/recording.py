@@ -2,12 +2,13 @@
 
 A plan from the document therefore sees what a plan on the host sees. Recorded are names, types,
 owners, modes, sizes and ELF facts, and the content of the driver's text files under /proc; no
-environment, no processes, no files of users. The identifiers of GPUs are recorded, because
-containers ask for them.
+environment, no processes, no files of users. The UUIDs of GPUs are recorded, because containers
+ask for them; serial numbers and the host's name are recorded only if they are asked for.
 """
 
 import contextlib
 import posixpath
+import re
 from typing import Any
 
 from nvgraft.base.errors import Refusal
@@ -22,6 +23,12 @@ from nvgraft_cli.cdi.discovery import CdiFacts, discover
 from nvgraft_specs.models.host import SCHEMA
 
 _PROC_LIMIT = 1 << 18
+
+#: The name of a host that is recorded without its own.
+ANONYMOUS = "host"
+
+#: A line of the driver's texts with a serial number: its label, and the number.
+_SERIAL = re.compile(r"^([^:\n]*\bserial\b[^:\n]*:[ \t]*)\S.*$", re.IGNORECASE | re.MULTILINE)
 
 #: Directories of the driver that are recorded with all that is in them.
 _DRIVER_DIRECTORIES = (
@@ -50,8 +57,9 @@ _LOOKED_AT = (
 class RecordingTree(Tree):
     """A tree that notes what is read from it, as the ``files`` of a document."""
 
-    def __init__(self, below: Tree) -> None:
+    def __init__(self, below: Tree, host_name: str = "") -> None:
         self._below = below
+        self._host_name = host_name
         self.label = below.label
         self.files: dict[str, dict[str, Any]] = {}
 
@@ -68,8 +76,16 @@ class RecordingTree(Tree):
         data = self._below.read(path, limit)
         self.lstat(path)
         if path.startswith("/proc/") and path in self.files:
-            self.files[path]["content"] = data.decode("utf-8", "surrogateescape")
+            text = data.decode("utf-8", "surrogateescape")
+            self.files[path]["content"] = self._anonymous(text)
         return data
+
+    def _anonymous(self, text: str) -> str:
+        """Return a text without serial numbers, and with another name for the host."""
+        if not self._host_name:
+            return text
+        text = _SERIAL.sub(r"\1-", text)
+        return re.sub(rf"(?<![\w.-]){re.escape(self._host_name)}(?![\w-])", ANONYMOUS, text)
 
     def elf(self, path: str, *, sections: bool) -> ElfFacts:
         # The document has one set of facts, so read all of them.
@@ -144,15 +160,18 @@ def record(
     mps_directory: str,
     facts: CdiFacts | None = None,
     isa_level: str | None = None,
+    host_name: str = "",
 ) -> dict[str, Any]:
     """Return the document of ``host``. Equal hosts give equal documents.
 
     :param search_path: where binaries are searched. Plans from documents use the default path.
     :param facts: facts that only a CDI specification needs; None if not known.
     :param isa_level: the level of an x86-64 processor; None if other or not known.
+    :param host_name: replace this name, and leave out serial numbers, in the text files; "" keeps
+        the texts as they are.
     :raises nvgraft.base.errors.Refusal: discovery refuses the host.
     """
-    tree = RecordingTree(host.tree)
+    tree = RecordingTree(host.tree, host_name)
     watched = Host(
         name=host.name,
         root=host.root,

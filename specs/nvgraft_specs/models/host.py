@@ -179,6 +179,11 @@ class Host(Open):
         description="level of the processor, by which a loader chooses glibc-hwcaps subdirectories",
     )
     cdi: Cdi | None = None
+    without_gpus: bool = Field(
+        default=False,
+        description="recorded from the files of a driver alone: its GPUs, device nodes and /proc"
+        " are not known",
+    )
 
 
 def parse_host(raw: bytes, path: str) -> Host:
