@@ -295,6 +295,34 @@ def debian(place: Path) -> Path:
     return place
 
 
+@pytest.mark.parametrize(
+    ("gpus", "directory"),
+    [("debian-a100x8", "/usr/lib/x86_64-linux-gnu"), ("eks-t4", "/usr/lib64")],
+)
+def test_an_extracted_run_archive_is_installed_where_the_host_has_libraries(
+    gpus: str, directory: str, tmp_path: Path
+) -> None:
+    """The flat files of an extracted .run archive are found where its installer puts them."""
+    source, archive = unpack(tmp_path / "source", "runfile-a10x2"), tmp_path / "archive"
+    (archive / "firmware").mkdir(parents=True)
+    for file in (source / "usr/lib").rglob("*"):
+        if file.is_file():
+            file.rename(archive / ("firmware" if file.suffix == ".bin" else "") / file.name)
+    (source / "usr/bin/nvidia-smi").rename(archive / "nvidia-smi")
+    package = open_package(str(archive), "/", snapshot_host(read_snapshot(gpus)))
+    document = record(package, OFFLINE_PATH, "")
+    files = read_inventory(snapshot_host(document), OFFLINE_PATH).files
+    installed = read_inventory(snapshot_host(read_snapshot("runfile-a10x2")), OFFLINE_PATH).files
+    assert [library.name for library in files.libraries] == [
+        library.name for library in installed.libraries
+    ]
+    assert {os.path.dirname(library.path) for library in files.libraries} == {directory}
+    assert [program.path for program in files.binaries] == ["/usr/bin/nvidia-smi"]
+    assert [image.target for image in files.firmware] == [
+        image.target for image in installed.firmware
+    ]
+
+
 @pytest.mark.parametrize("lib", [False, True])
 def test_files_behind_links_of_the_installation_are_found(lib: bool, tmp_path: Path) -> None:
     """Programs behind Debian's alternatives are found, and firmware below /usr/lib, whether the

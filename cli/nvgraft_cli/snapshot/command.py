@@ -56,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--root",
         metavar="DIR",
-        help="a driver that is not running: unpacked packages, or a root file system with it",
+        help="a driver that is not running: unpacked packages, an extracted .run archive, or a root"
+        " file system with it",
     )
     parser.add_argument(
         "--installed-at",

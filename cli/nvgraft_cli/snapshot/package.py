@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from functools import cmp_to_key
 
+from nvgraft.container.target import DEBIAN_DIRECTORIES
 from nvgraft.formats.ldcache import ARCHITECTURES, SIZE_LIMIT, compare_names
 from nvgraft.formats.ldcache_entries import CacheEntry, parse
 from nvgraft.formats.tree import Bounds, Node, OutOfBounds, PathError, Tree, open_tree_at
@@ -19,6 +20,7 @@ from nvgraft.host.gpus import DriverReport
 from nvgraft.host.libraries import LIBRARY_PREFIXES
 from nvgraft_cli.case.layered_tree import LayeredTree
 from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.snapshot.runfile import RunfileTree, is_runfile
 from nvgraft_specs import catalogue
 from nvgraft_specs.cuda_versions import CUDA_VERSIONS
 
@@ -153,13 +155,15 @@ def open_package(directory: str, installed_at: str, gpus: Host | None) -> Host:
     :raises InputError: ``directory`` has no driver, or more than one.
     """
     try:
-        files = open_tree_at(directory, directory.rstrip("/"), Bounds())
+        files: Tree = open_tree_at(directory, directory.rstrip("/"), Bounds())
     except OSError as error:
         cause = (error.strerror or str(error)).lower()
         raise InputError(
             f"{directory}: {cause}: --root must name a directory with the files of a driver"
         ) from error
     try:
+        if is_runfile(files):
+            files = RunfileTree(files, lambda machine: _library_directories(machine, gpus))
         versions = _versions(files)
     except OutOfBounds as error:
         raise InputError(
@@ -193,6 +197,18 @@ def open_package(directory: str, installed_at: str, gpus: Host | None) -> Host:
         majors=majors,
         machine=machine,
     )
+
+
+def _library_directories(machine: str, gpus: Host | None) -> tuple[str, str]:
+    """Return where the driver's installer puts libraries, and those for 32-bit programs.
+
+    :param machine: the ELF machine of the libraries.
+    :param gpus: the host on which it installs them; Debian's directories for None.
+    """
+    if gpus and any(entry.path.startswith(("/lib64/", "/usr/lib64/")) for entry in gpus.entries):
+        return "/usr/lib64", "/usr/lib"
+    name, _ = _ARCHITECTURES.get((machine, 64), ("", False))
+    return DEBIAN_DIRECTORIES.get(name, ("/usr/lib64", "/usr/lib"))
 
 
 def _versions(tree: Tree) -> dict[str, set[str]]:

@@ -11,7 +11,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import Node, PathError, Tree
 
 #: Machine -> (64-bit, 32-bit) library directory of a Debian-like image (reference behaviour 6.1).
-_DEBIAN_DIRECTORIES = {
+DEBIAN_DIRECTORIES = {
     "x86_64": ("/usr/lib/x86_64-linux-gnu", "/usr/lib/i386-linux-gnu"),
     "aarch64": ("/usr/lib/aarch64-linux-gnu", "/var/empty"),
     "ppc64le": ("/usr/lib/powerpc64le-linux-gnu", "/var/empty"),
@@ -63,7 +63,7 @@ class Target:
         """
         try:
             if self.tree.find("/etc/debian_version")[1] is not None:
-                return _DEBIAN_DIRECTORIES.get(self.machine, _DEBIAN_DIRECTORIES["x86_64"])
+                return DEBIAN_DIRECTORIES.get(self.machine, DEBIAN_DIRECTORIES["x86_64"])
             libs = "/usr/lib64"
             if self.tree.find("/usr/lib32")[1] is None:
                 resolved, node = self.tree.find("/usr/lib")
