@@ -23,6 +23,8 @@ CHECKOUT = Path(__file__).parent
 RECORDS = CHECKOUT / "tests" / "fixtures" / "reference"
 #: gVisor's runtime, as ./dev unpacks it.
 RUNSC = CHECKOUT / ".cache/runsc/usr/bin/runsc"
+#: NVIDIA's drivers as Debian packages them, unpacked: one directory for each release of Debian.
+DRIVER_PACKAGES = CHECKOUT / ".cache/drivers"
 IN_CI = os.environ.get("CI") == "true"
 #: Requirements for which this distribution has no package, or none that is new enough, found by
 #: ./dev: Ubuntu has chromium only as a snap.
@@ -124,6 +126,9 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "newuidmap": _program("newuidmap"),
     "containerd": _program("containerd"),
     "runsc": lambda: "" if RUNSC.exists() else f"no {RUNSC} here (./dev test)",
+    "driver-packages": lambda: (
+        "" if (DRIVER_PACKAGES / "trixie").exists() else f"no {DRIVER_PACKAGES} here (./dev test)"
+    ),
     "docker": lambda: _program("dockerd")() or _program("docker")(),
     "sh": _program("sh"),
     "bash": _program("bash"),

@@ -1,0 +1,53 @@
+"""``nvgraft snapshot --root`` of real drivers that are not installed: Debian's packages, unpacked."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness import CHECKOUT
+from nvgraft_cli.shell.main import main
+
+pytestmark = pytest.mark.requires("driver-packages", "x86_64")
+
+Captured = pytest.CaptureFixture[str]
+CONTAINER = ["--container", str(CHECKOUT / "docs/examples/training")]
+HOST = "debian-a100x8"
+#: NVIDIA's drivers, unpacked by ./dev: one directory for each release of Debian.
+DRIVER_PACKAGES = CHECKOUT / ".cache/drivers"
+
+
+@pytest.mark.parametrize(
+    ("release", "branch", "firmware"),
+    [("bullseye", "470", 0), ("bookworm", "535", 2), ("trixie", "550", 2)],
+)
+@pytest.mark.parametrize("gpus", [[], ["--gpus", HOST]], ids=["without GPUs", "with GPUs"])
+def test_a_packaged_driver_answers_before_it_is_installed(
+    release: str, branch: str, firmware: int, gpus: list[str], tmp_path: Path, capsys: Captured
+) -> None:
+    """A plan has the libraries, nvidia-smi behind the alternatives and the firmware of the
+    packages; libcuda loads; no text of the old driver is in the document; diff tells the versions.
+    """
+    new = str(tmp_path / "new.json")
+    assert main(["snapshot", "--root", str(DRIVER_PACKAGES / release), *gpus, "-o", new]) == 0
+    host = json.loads(Path(new).read_text())
+    version = host["nvml"]["driver_version"]
+    assert version.startswith(f"{branch}.")
+    assert "535.309.01" not in json.dumps(host)
+    case = [*CONTAINER, "--host", new, "--env", "NVIDIA_DISABLE_REQUIRE=1"]
+    capsys.readouterr()
+    assert main(["plan", *case, "--format", "json"]) == 0
+    actions = json.loads(capsys.readouterr().out)["actions"]
+    sources = {action["source"]: action["target"] for action in actions if "source" in action}
+    libraries = "/usr/lib/x86_64-linux-gnu"
+    cuda = sources[f"{libraries}/nvidia/current/libcuda.so.{version}"]
+    assert cuda == f"{libraries}/libcuda.so.{version}"
+    assert sources["/usr/lib/nvidia/current/nvidia-smi"] == "/usr/bin/nvidia-smi"
+    images = [path for path in sources.values() if path.startswith("/lib/firmware/nvidia/")]
+    assert len(images) == firmware
+    assert ("/dev/nvidia0" in sources) == bool(gpus)
+    assert main(["prove", *case]) == 0
+    main(["doctor", *case])
+    assert "\nerror: " not in capsys.readouterr().out
+    assert main(["diff", HOST, new]) == 1
+    assert f"  535.309.01 → {version}\n" in capsys.readouterr().out
