@@ -16,6 +16,7 @@ from nvgraft.formats.tree import Bounds
 from nvgraft.host.components import Host
 from nvgraft.host.inventory import read_inventory
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft.plan.document import plan_document
 from nvgraft_cli.case.hosts import read_snapshot
 from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.case.processor import read_isa_level
@@ -360,7 +361,7 @@ def test_a_driver_without_gpus_answers_what_needs_none(tmp_path: Path, capsys: C
     full, _ = plan_bundle(bundle, "runfile-a10x2", None)
     libraries = [target for target in hosts.mount_targets(full) if ".so." in target]
     assert [target for target in hosts.mount_targets(plan) if ".so." in target] == libraries
-    assert plan.document()["request"] == full.document()["request"]
+    assert plan_document(plan)["request"] == plan_document(full)["request"]
     refused = str(make_bundle(tmp_path / "c", *EVERYTHING, "NVIDIA_REQUIRE_CUDA=cuda>=99.0"))
     assert plan_bundle(refused, new, None)[0].decision == "refuse"
     main(["doctor", "--host", new, "--bundle", bundle])
