@@ -365,6 +365,13 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
         _nix,
         "it is mounted in /usr/lib64, and the loader searches /nix/store/abc-glibc/lib",
     ),
+    "cuda-too-new": (
+        lambda setup: setup.files.update({"usr/local/cuda-13.0/lib64/libcudart.so.13.0.48": b"x"}),
+        (
+            "the image's CUDA runtime is 13.0 (/usr/local/cuda-13.0/lib64/libcudart.so.13.0.48), "
+            "and driver 535.1 has CUDA 12.2: programs that use it fail with error 35"
+        ),
+    ),
     "tmp-missing": (
         lambda setup: setup.files.__delitem__("tmp/.keep"),
         "the image has no directory /tmp",
@@ -1151,3 +1158,109 @@ def test_bad_input_is_exit_2(setup: Setup, capsys: Captured) -> None:
     assert main(["doctor", "--bundle", str(setup.place / "none"), "--host", "eks-t4"]) == 2
     assert main(["doctor", "--host", str(setup.place / "none")]) == 2
     assert capsys.readouterr().err.count("\n") == 2
+
+
+def _compat_used(setup: Setup) -> None:
+    """Add the forward compatibility libraries of CUDA 13.0, which the program loads."""
+    setup.env.append("LD_LIBRARY_PATH=/usr/local/cuda/compat")
+    setup.files["usr/local/cuda/compat/libcuda.so.580.65.06"] = shared_object(
+        64, X86, "libcuda.so.1", [], None
+    )
+    setup.links["usr/local/cuda/compat/libcuda.so.1"] = "libcuda.so.580.65.06"
+
+
+_WHEELS = "usr/local/lib/python3.12/dist-packages"
+_NVCC = "usr/local/cuda-12.8/bin/nvcc"
+
+
+@pytest.mark.parametrize(
+    ("files", "levels"),
+    [
+        (["usr/local/cuda-12.2/lib64/libcudart.so.12.2.140"], []),
+        (["usr/lib/x86_64-linux-gnu/libcudart.so.11.8.89", _NVCC], []),
+        (["usr/local/cuda-12.8/targets/x86_64-linux/lib/libcudart.so.12.8.90"], []),
+        (["usr/local/cuda-12.8/lib64/libcudart.so.12.8.90", _NVCC], ["warning"]),
+        ([f"{_WHEELS}/nvidia/cuda_runtime/lib/libcudart.so.12"], []),
+        ([f"{_WHEELS}/nvidia/cu13/lib/libcudart.so.13"], ["error"]),
+        ([f"{_WHEELS}/torch/lib/libcudart-d0da41ae.so.11.0"], []),
+        (["opt/conda/lib/python3.11/site-packages/torch/lib/libcudart.so.13"], ["error"]),
+        (["opt/app/lib/libcudart.so.14.1.7"], ["error"]),
+        (
+            [
+                "usr/local/cuda-13.0/lib64/libcudart.so.13.0.48",
+                f"{_WHEELS}/nvidia/cuda_runtime/lib/libcudart.so.12",
+            ],
+            ["warning"],
+        ),
+    ],
+    ids=[
+        *("equal", "older", "minor", "minor-with-nvcc", "wheel-12", "wheel-13", "bundled"),
+        *("conda", "search-path", "two"),
+    ],
+)
+def test_the_cuda_of_the_image_is_compared_with_the_drivers(
+    files: list[str], levels: list[str], setup: Setup, capsys: Captured
+) -> None:
+    """Where another major version is needed, CUDA fails; minor-version compatibility works."""
+    setup.env.append("LD_LIBRARY_PATH=/opt/app/lib")
+    setup.files |= dict.fromkeys(files, b"x")
+    code, results = run_doctor(setup, capsys)
+    result = results["cuda-too-new"]
+    assert [finding["level"] for finding in result["findings"]] == levels
+    assert not result["lacking"]
+    assert code == bool(levels)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "driver", "cuda", "found"),
+    [
+        ("11.4.148", "450.51.06", "11.0", True),
+        ("11.4.148", "450.80.02", "11.0", False),
+        ("10.2.89", "418.87.00", "10.1", True),
+        ("10.2.89", "440.33.01", "10.1", False),
+        ("10.1.243", "560.35.03", "12.6", False),
+    ],
+)
+def test_the_table_of_minimum_drivers_decides(
+    runtime: str, driver: str, cuda: str, found: bool, setup: Setup, capsys: Captured
+) -> None:
+    """Before CUDA 11 every version has a minimum driver, from 11 on every major version."""
+    text = json.dumps(setup.host).replace("535.1", driver).replace('"12.2"', f'"{cuda}"')
+    setup.host = json.loads(text)
+    setup.files[f"usr/local/cuda/lib64/libcudart.so.{runtime}"] = b"x"
+    _, results = run_doctor(setup, capsys)
+    assert bool(results["cuda-too-new"]["findings"]) is found
+    assert not results["cuda-too-new"]["lacking"]
+
+
+def test_forward_compatibility_counts_where_it_is_loaded(setup: Setup, capsys: Captured) -> None:
+    """The CUDA of a compat library that the program loads decides, not that of the host."""
+    setup.files["usr/local/cuda/lib64/libcudart.so.13.0.48"] = b"x"
+    _compat_used(setup)
+    _, results = run_doctor(setup, capsys)
+    assert results["cuda-too-new"]["status"] == "ok"
+
+
+def test_an_image_without_a_runtime_is_not_called_ok(setup: Setup, capsys: Captured) -> None:
+    """A program may contain the runtime: where no libcudart is found, nothing is known."""
+    _, results = run_doctor(setup, capsys)
+    assert results["cuda-too-new"]["lacking"].startswith("no CUDA runtime (libcudart) was found")
+
+
+def test_the_last_line_says_that_the_cuda_is_too_new(setup: Setup, capsys: Captured) -> None:
+    """The last line names CUDA's error, the image's CUDA and the driver's."""
+    setup.files["usr/local/cuda/lib64/libcudart.so.13.0.48"] = b"x"
+    main(["doctor", *setup.arguments()])
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "This container starts, and CUDA fails with error 35 (CUDA driver version is insufficient "
+        "for CUDA runtime version) because the image's CUDA runtime is 13.0 "
+        "(/usr/local/cuda/lib64/libcudart.so.13.0.48), and driver 535.1 has CUDA 12.2."
+    )
+
+
+def test_a_newer_wheel_tells_its_minor_version(setup: Setup, capsys: Captured) -> None:
+    """The name of a wheel's file has the major version only; its metadata has the whole."""
+    setup.files[f"{_WHEELS}/nvidia/cu14/lib/libcudart.so.14"] = b"x"
+    setup.files[f"{_WHEELS}/nvidia_cuda_runtime-14.2.7.dist-info/METADATA"] = b"x"
+    _, results = run_doctor(setup, capsys)
+    assert "CUDA runtime is 14.2 (" in results["cuda-too-new"]["findings"][0]["message"]

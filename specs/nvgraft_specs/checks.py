@@ -78,6 +78,11 @@ FAILURES = (
         "requirement error: unsatisfied condition: cuda>=",
     ),
     Failure(
+        "cuda-too-new",
+        "the image's CUDA is newer than the driver can run",
+        "CUDA driver version is insufficient for CUDA runtime version",
+    ),
+    Failure(
         "target-is-symlink",
         "the image has a symbolic link where a driver file is to be mounted",
         "file creation failed: file exists",

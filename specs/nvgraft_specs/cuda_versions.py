@@ -38,3 +38,25 @@ CUDA_VERSIONS = {
     580: "13.0",
     590: "13.1",
 }
+
+#: The least driver on Linux for a CUDA toolkit. From 11 on, one driver serves all versions with the
+#: same first number (minor-version compatibility).
+#:
+#: Source: NVIDIA's CUDA Compatibility, tables 1 and 2 of Minor Version Compatibility
+#: (docs.nvidia.com/deploy/cuda-compatibility); before 10, table 2 of CUDA 11.0's release notes.
+MINIMUM_DRIVERS = {
+    "7.5": "352.31",
+    "8.0": "367.48",
+    "9.0": "384.81",
+    "9.1": "390.46",
+    "9.2": "396.26",
+    "10.0": "410.48",
+    "10.1": "418.39",
+    "10.2": "440.33",
+    "11": "450.80.02",
+    "12": "525",
+    "13": "580",
+}
+
+#: The first CUDA with minor-version compatibility.
+FIRST_COMPATIBLE = 11

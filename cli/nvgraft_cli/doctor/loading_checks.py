@@ -1,11 +1,14 @@
 """Checks of what will load in the container: results of ``nvgraft prove`` as findings."""
 
+import posixpath
 from collections.abc import Iterator
 
 from nvgraft.formats.tree import PathError
+from nvgraft_cli.doctor.cuda_runtimes import CudaRuntime, find_runtimes, numbers
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 from nvgraft_cli.prove.loading import Failure
 from nvgraft_cli.prove.proof import Proof, prove
+from nvgraft_specs.cuda_versions import CUDA_VERSIONS
 
 _SMI = "/usr/bin/nvidia-smi"
 _NOT_FOUND = "cannot open shared object file"
@@ -242,3 +245,77 @@ def glibc_too_old(patient: Patient) -> Iterator[Diagnosis]:
             "a library of the host needs a newer glibc than the image has",
             "use a newer base image",
         )
+
+
+def cuda_too_new(patient: Patient) -> Iterator[Diagnosis]:
+    """Look for ``cuda-too-new``: the image's CUDA is newer than the driver can run.
+
+    Reported in NVIDIA/nvidia-docker#399, #317, #781; IEIT-Yuan/Yuan-2.0#65;
+    guqiong96/Lvllmds4#46 (error 35); NVIDIA/nvbandwidth#61, openmm/openmm#3585 (PTX).
+    """
+    proof = _prove_cuda(patient)
+    _check_no_other_failure(proof)
+    runtimes = find_runtimes(patient)
+    if not runtimes:
+        raise NotChecked("no CUDA runtime (libcudart) was found in the image")
+    driver, cuda = _driver_loaded(patient, proof)
+    fitting = [runtime for runtime in runtimes if runtime.runs_on(driver, cuda)]
+    newer = [runtime for runtime in runtimes if runtime not in fitting]
+    if newer:
+        yield _too_new(min(newer, key=lambda runtime: runtime.major), fitting, driver, cuda)
+        return
+    for runtime in fitting:
+        toolkit = runtime.path.partition("/lib64/")[0].partition("/targets/")[0]
+        compiler = patient.in_image(f"{toolkit}/bin/nvcc")
+        if runtime.newer_than(cuda) and compiler:
+            yield Diagnosis(
+                f"the image compiles with CUDA {runtime.version} ({compiler}), and driver {driver} "
+                f"has CUDA {cuda}: programs that contain PTX only fail with error 222 (the "
+                "provided PTX was compiled with an unsupported toolchain)",
+                "minor-version compatibility runs machine code of a newer CUDA, and the driver "
+                "cannot compile its PTX",
+                "compile for the GPU of the host (nvcc -arch=native or sm_NN), update the host's "
+                f"driver, or use an image with CUDA {cuda}",
+                "warning",
+            )
+            return
+
+
+def _driver_loaded(patient: Patient, proof: Proof) -> tuple[str, str]:
+    """Return the versions of the driver and of its CUDA that the container's programs load.
+
+    These are the host's, or those of the image's forward compatibility libraries if these load.
+    """
+    report = patient.host.facts.report
+    path = proof.final.path
+    if proof.final.foreign and "/compat/" in path:
+        version = posixpath.basename(path).partition(".so.")[2]
+        branch = next(iter(numbers(version)), 0)
+        if branch in CUDA_VERSIONS:
+            return version, CUDA_VERSIONS[branch]
+    return report.driver_version, report.cuda_version
+
+
+def _too_new(runtime: CudaRuntime, fitting: list[CudaRuntime], driver: str, cuda: str) -> Diagnosis:
+    """Report a CUDA runtime that the driver cannot run.
+
+    :param fitting: other runtimes of the image that it can run: which one programs use is unknown.
+    """
+    seen = f"the image's CUDA runtime is {runtime.version} ({runtime.path})"
+    has = f"driver {driver} has CUDA {cuda}"
+    error = "error 35 (CUDA driver version is insufficient for CUDA runtime version)"
+    least = (
+        f"needs driver {runtime.minimum_driver} or newer"
+        if runtime.minimum_driver
+        else "needs a newer driver"
+    )
+    other = f"; programs that use {fitting[0].path} work" if fitting else ""
+    return Diagnosis(
+        f"{seen}, and {has}: programs that use it fail with {error}{other}",
+        f"CUDA {runtime.version} {least}; minor-version compatibility begins with CUDA 11, and "
+        "ends with the major version",
+        f"update the host's driver, or use an image with CUDA {cuda} or older; on data center GPUs "
+        "NVIDIA's package cuda-compat in the image helps as well",
+        "warning" if fitting else "error",
+        "" if fitting else f"CUDA fails with {error} because {seen}, and {has}",
+    )

@@ -26,12 +26,16 @@ class NotChecked(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One problem: what was seen, its cause, and how to fix it."""
+    """One problem: what was seen, its cause, and how to fix it.
+
+    :ivar sentence: how CUDA fails because of it in a container that starts; "" if it does not.
+    """
 
     message: str
     cause: str
     fix: str
     level: str = "error"
+    sentence: str = ""
 
 
 Check = Callable[["Patient"], Iterator[Diagnosis]]

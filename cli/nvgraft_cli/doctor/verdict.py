@@ -36,11 +36,19 @@ def verdict(patient: Patient, results: list[Result]) -> str:
         return f"This container does not start: {patient.refusal.text}."
     if not isinstance(patient.plan, Injection):
         return f"This container starts without a GPU: {patient.plan.reason}."
-    return f"This container starts{_what_cuda_finds(patient, error.title if error else '')}."
+    sentence = next(
+        (finding.sentence for result in results for finding in result.findings if finding.sentence),
+        "",
+    )
+    problem = sentence or (f"this is to be mended: {error.title}" if error else "")
+    return f"This container starts{_what_cuda_finds(patient, problem)}."
 
 
-def _what_cuda_finds(patient: Patient, error: str) -> str:
-    """Return the rest of the sentence about a container that gets driver files."""
+def _what_cuda_finds(patient: Patient, problem: str) -> str:
+    """Return the rest of the sentence about a container that gets driver files.
+
+    :param problem: what a check says of a container in which the host's libcuda loads, or "".
+    """
     gpus = len({bind.rdev for bind in patient.binds() if _GPU_NODE.fullmatch(bind.target)})
     if not gpus:
         return ", with the driver's files and without a GPU"
@@ -53,7 +61,7 @@ def _what_cuda_finds(patient: Patient, error: str) -> str:
         return f", and CUDA does not load: {proof.load.failures[0].words}"
     if proof.final.foreign:
         return f", and its programs load {proof.final.path} of the image: {proof.final.consequence}"
-    if error:
-        return f", and this is to be mended: {error}"
+    if problem:
+        return f", and {problem}"
     noun = "GPU" if gpus == 1 else "GPUs"
     return f", and CUDA finds {gpus} {noun} (driver {patient.injected.host.driver_version})"

@@ -1,0 +1,151 @@
+"""Find the CUDA runtimes (libcudart) of an image, where toolkits, wheels and conda put them.
+
+Only these directories are listed, and their names count towards the bounds of the image. A runtime
+that is linked statically into a program is not found.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nvgraft.formats.tree import PathError, Tree
+from nvgraft_cli.doctor.patient import LIBRARY_DIRECTORIES, Patient
+from nvgraft_specs.cuda_versions import FIRST_COMPATIBLE, MINIMUM_DRIVERS
+
+#: Wheels rename the copy that they bundle: libcudart-d0da41ae.so.11.0.
+_NAME = re.compile(r"libcudart(?:-[0-9a-f]+)?\.so\.(\d{1,3})(?:\.(\d{1,3})(\.\d+)*)?")
+_WHEEL = re.compile(r"nvidia_cuda_runtime(?:_cu\d+)?-(\d{1,3})\.(\d{1,3})[.\d]*\.dist-info")
+
+_TOOLKIT_DIRECTORIES = ("lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
+
+#: Prefixes of Python and conda, besides those of PATH.
+_PREFIXES = ("/usr/local", "/usr", "/opt/conda", "/opt/venv")
+
+
+@dataclass(frozen=True, slots=True)
+class CudaRuntime:
+    """A libcudart of the image.
+
+    :ivar path: of the file, symbolic links followed.
+    :ivar minor: the second number of its version; None where only the first is known.
+    """
+
+    path: str
+    major: int
+    minor: int | None
+
+    @property
+    def version(self) -> str:
+        """The version as far as it is known: 12.4, or 12.x."""
+        return f"{self.major}.{'x' if self.minor is None else self.minor}"
+
+    @property
+    def minimum_driver(self) -> str:
+        """The least driver that NVIDIA's table names, or "" where it has no such CUDA."""
+        key = str(self.major) if self.major >= FIRST_COMPATIBLE else f"{self.major}.{self.minor}"
+        return MINIMUM_DRIVERS.get(key, "")
+
+    def newer_than(self, cuda_version: str) -> bool:
+        """Whether this is newer than the CUDA of a driver; unknown second numbers count as 0."""
+        return (self.major, self.minor or 0) > numbers(cuda_version)[:2]
+
+    def runs_on(self, driver_version: str, cuda_version: str) -> bool:
+        """Whether it starts on a driver, by minor-version compatibility too."""
+        if not self.newer_than(cuda_version):
+            return True
+        least = self.minimum_driver
+        return least != "" and numbers(driver_version) >= numbers(least)
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version."""
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())
+
+
+def find_runtimes(patient: Patient) -> list[CudaRuntime]:
+    """Return the CUDA runtimes of the image, one for each file."""
+    tree = patient.rootfs
+    found: dict[str, CudaRuntime] = {}
+    seen: set[str] = set()
+    for directory, wheel in _directories(patient):
+        resolved = _resolve(tree, directory)
+        if resolved in seen:
+            continue
+        seen.add(resolved)
+        for name in _names(tree, resolved):
+            match = _NAME.fullmatch(name)
+            if match is None:
+                continue
+            path = f"{resolved}/{name}"
+            tree.count_library(path)
+            node = tree.lstat(path)
+            if node is not None and node.type == "file":
+                found[path] = CudaRuntime(path, int(match[1]), _minor(match, wheel))
+    return list(found.values())
+
+
+def _minor(match: re.Match[str], wheel: tuple[int, int] | None) -> int | None:
+    """Return the second number of a version.
+
+    From 11 on the SONAME, which a wheel's file has as its name, does not tell it.
+    """
+    major = int(match[1])
+    if match[2] is not None and (match[3] is not None or major < FIRST_COMPATIBLE):
+        return int(match[2])
+    return wheel[1] if wheel is not None and wheel[0] == major else None
+
+
+def _directories(patient: Patient) -> Iterator[tuple[str, tuple[int, int] | None]]:
+    """Yield directories of libraries, and the version of NVIDIA's wheel where it is known."""
+    tree, env = patient.rootfs, patient.container.spec.env
+    for directory in (*LIBRARY_DIRECTORIES, *env.get("LD_LIBRARY_PATH", "").split(":")):
+        if directory.startswith("/"):
+            yield directory, None
+    for name in _names(tree, _resolve(tree, "/usr/local")):
+        if name.startswith("cuda"):
+            for directory in _TOOLKIT_DIRECTORIES:
+                yield f"/usr/local/{name}/{directory}", None
+    searched = [path.removesuffix("/bin") for path in env.get("PATH", "").split(":")]
+    prefixes = [env.get("VIRTUAL_ENV", ""), env.get("CONDA_PREFIX", ""), *searched, *_PREFIXES]
+    for prefix in dict.fromkeys(prefixes):
+        if prefix.startswith("/"):
+            yield f"{prefix}/lib", None
+            for packages in _site_packages(tree, prefix):
+                yield from _wheels(tree, packages)
+
+
+def _site_packages(tree: Tree, prefix: str) -> Iterator[str]:
+    """Yield the directories below ``prefix`` into which pip installs."""
+    for lib in ("lib", "lib64"):
+        directory = _resolve(tree, f"{prefix}/{lib}")
+        for name in _names(tree, directory):
+            if name.startswith("python3"):
+                for packages in ("site-packages", "dist-packages"):
+                    yield f"{directory}/{name}/{packages}"
+
+
+def _wheels(tree: Tree, packages: str) -> Iterator[tuple[str, tuple[int, int] | None]]:
+    """Yield the directories in which NVIDIA's wheels and PyTorch keep libraries."""
+    versions = [
+        (int(match[1]), int(match[2]))
+        for name in _names(tree, _resolve(tree, packages))
+        if (match := _WHEEL.fullmatch(name))
+    ]
+    for name in _names(tree, _resolve(tree, f"{packages}/nvidia")):
+        yield f"{packages}/nvidia/{name}/lib", max(versions, default=None)
+    yield f"{packages}/torch/lib", None
+
+
+def _resolve(tree: Tree, path: str) -> str:
+    try:
+        return tree.resolve(path)
+    except (PathError, OSError):
+        return path
+
+
+def _names(tree: Tree, directory: str) -> list[str]:
+    """Return the names in a directory, none where it cannot be listed."""
+    try:
+        return tree.listdir(directory)
+    except (PathError, OSError):
+        return []
