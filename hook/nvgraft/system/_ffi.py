@@ -15,23 +15,62 @@ from _ctypes import get_errno
 
 from nvgraft.base._os import os
 
-__all__ = ["WORD", "address", "find_function", "get_errno"]
+__all__ = [
+    "CHAR_P",
+    "INT",
+    "LONG",
+    "SIZE",
+    "UINT",
+    "ULONG",
+    "VOID_P",
+    "address",
+    "find_function",
+    "get_errno",
+]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
+    #: A C type of an argument or a result.
+    Type = type[_ctypes._SimpleCData[Any]]
 
-# ctypes calls this type c_void_p. The base class accepts no type argument at run time.
-class WORD(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    """An argument as wide as an address: an address, a ``size_t`` or a ``long``.
 
-    Without a declaration, ctypes passes a number as ``int``, bytes as ``const char *`` and None as
-    a null pointer. A result is an ``int``.
+# ctypes calls these types c_int, c_uint and so on. The base class accepts no type argument at run
+# time.
+
+
+class INT(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "i"
+
+
+class LONG(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "l"
+
+
+class CHAR_P(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    """A ``const char *`` to immutable bytes: a text, or a structure that C only reads. None is a
+    null pointer.
     """
 
+    _type_ = "z"
+
+
+class VOID_P(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    """An address. None is a null pointer."""
+
     _type_ = "P"
+
+
+class _Char(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "c"
+
+
+# These are for arguments alone: an unsigned number has the bits of the signed one of its size, and
+# ctypes accepts the values of both.
+UINT = INT
+ULONG = SIZE = LONG
 
 
 class _Function(_ctypes.CFuncPtr):
@@ -40,17 +79,20 @@ class _Function(_ctypes.CFuncPtr):
     _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
 
 
-def find_function(name: str) -> Callable[..., int]:
+def find_function(name: str, arguments: Sequence[Type], result: Type) -> Callable[..., int]:
     """Find a function in this process, that is, in the C library.
 
     :raises OSError: the C library does not have it.
     """
     program: Any = None
-    return _Function(_ctypes.dlsym(_ctypes.dlopen(program, os.RTLD_NOW), name))
+    function = _Function(_ctypes.dlsym(_ctypes.dlopen(program, os.RTLD_NOW), name))
+    function.argtypes = arguments
+    function.restype = result
+    return function
 
 
 def address(memory: bytearray) -> int:
     """Return the address of ``memory``, for a field of a structure. Keep ``memory`` for as long as
-    the address is used, and leave its size as it is, at least eight bytes.
+    the address is used, and leave its size as it is.
     """
-    return _ctypes.addressof(WORD.from_buffer(memory))
+    return _ctypes.addressof(_Char.from_buffer(memory))

@@ -16,15 +16,24 @@ import sys
 
 from nvgraft.base import paths
 from nvgraft.base._os import os
-from nvgraft.system._ffi import WORD, address, find_function, get_errno
+from nvgraft.system._ffi import (
+    CHAR_P,
+    INT,
+    LONG,
+    SIZE,
+    UINT,
+    ULONG,
+    VOID_P,
+    address,
+    find_function,
+    get_errno,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: An ``int`` or a smaller number, a text or structure that C only reads, a null pointer, or an
-    #: argument of the size of an address.
-    Argument = int | bytes | None | WORD
+    from nvgraft.system._ffi import Type
 
 # Flags, as in the kernel's uapi headers.
 AT_EMPTY_PATH = 0x1000
@@ -86,6 +95,7 @@ _NUMBERS = {
     # the C library's function emulates a missing call, and leaves fields empty
     "statx": (332, 291),
     "pivot_root": (155, 41),
+    # the C library's functions return the previous id as an int, which a large one makes negative
     "setfsuid": (122, 151),
     "setfsgid": (123, 152),
     "renameat2": (316, 276),
@@ -176,34 +186,34 @@ def _path(path: str | bytes) -> bytes:
     return raw
 
 
-#: syscall(2), for the calls of _NUMBERS.
-_SYSCALL = find_function("syscall")
-
-
 class _Call:
-    """One system call, repeated after EINTR. Its function is looked up at the first call."""
+    """One system call with its argument types, repeated after EINTR. Its function is looked up at
+    the first call.
+    """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *types: Type, result: Type = INT) -> None:
         self._name = name
-        self._number: tuple[WORD, ...] = ()
+        self._types = types
+        self._result = result
+        self._number: tuple[int, ...] = ()
         self._function: Callable[..., int] | None = None
 
     def _find(self) -> Callable[..., int]:
         if self._name in _NUMBERS:
-            self._function = _SYSCALL
-            self._number = (WORD(_NUMBERS[self._name][_GENERIC]),)
+            self._function = find_function("syscall", (LONG, *self._types), LONG)
+            self._number = (_NUMBERS[self._name][_GENERIC],)
         else:
-            self._function = find_function(self._name)
+            self._function = find_function(self._name, self._types, self._result)
         return self._function
 
-    def __call__(self, call: str | Callable[[], str], *args: Argument) -> int:
+    def __call__(self, call: str | Callable[[], str], *args: object) -> int:
         """Make the call. ``call`` is the text of its arguments for an error, or a function that
         returns it.
         """
         function = self._function or self._find()
         while True:
             result = function(*self._number, *args)
-            if result != -1:
+            if result >= 0:
                 return result
             number = get_errno()
             if number != errno.EINTR:
@@ -222,41 +232,40 @@ def _words(*values: int) -> bytes:
     return b"".join([value.to_bytes(8, sys.byteorder) for value in values])
 
 
-_openat2 = _Call("openat2")
-_open_tree = _Call("open_tree")
-_move_mount = _Call("move_mount")
-_mount_setattr = _Call("mount_setattr")
-_fsopen = _Call("fsopen")
-_fsconfig = _Call("fsconfig")
-_fsmount = _Call("fsmount")
-_pidfd_open = _Call("pidfd_open")
-_close_range = _Call("close_range")
-_pivot_root = _Call("pivot_root")
-_renameat2 = _Call("renameat2")
-_bpf = _Call("bpf")
-_setns = _Call("setns")
-_unshare = _Call("unshare")
-_umount2 = _Call("umount2")
-_mount = _Call("mount")
-_fcntl = _Call("fcntl")
-_prctl = _Call("prctl")
-_getauxval = _Call("getauxval")
-_flock = _Call("flock")
-_setfsuid = _Call("setfsuid")
-_setfsgid = _Call("setfsgid")
-_prlimit = _Call("prlimit64")
-_landlock_create_ruleset = _Call("landlock_create_ruleset")
-_landlock_add_rule = _Call("landlock_add_rule")
-_landlock_restrict_self = _Call("landlock_restrict_self")
-_statx = _Call("statx")
+_openat2 = _Call("openat2", INT, CHAR_P, CHAR_P, SIZE)
+_open_tree = _Call("open_tree", INT, CHAR_P, UINT)
+_move_mount = _Call("move_mount", INT, CHAR_P, INT, CHAR_P, UINT)
+_mount_setattr = _Call("mount_setattr", INT, CHAR_P, UINT, CHAR_P, SIZE)
+_fsopen = _Call("fsopen", CHAR_P, UINT)
+_fsconfig = _Call("fsconfig", INT, UINT, CHAR_P, CHAR_P, INT)
+_fsmount = _Call("fsmount", INT, UINT, UINT)
+_pidfd_open = _Call("pidfd_open", INT, UINT)
+_close_range = _Call("close_range", UINT, UINT, UINT)
+_pivot_root = _Call("pivot_root", CHAR_P, CHAR_P)
+_renameat2 = _Call("renameat2", INT, CHAR_P, INT, CHAR_P, UINT)
+_bpf = _Call("bpf", INT, VOID_P, UINT)
+_setns = _Call("setns", INT, INT)
+_unshare = _Call("unshare", INT)
+_umount2 = _Call("umount2", CHAR_P, INT)
+_mount = _Call("mount", CHAR_P, CHAR_P, CHAR_P, ULONG, CHAR_P)
+_fcntl = _Call("fcntl", INT, INT, INT)
+_prctl = _Call("prctl", INT, ULONG, VOID_P, ULONG, ULONG)
+_getauxval = _Call("getauxval", ULONG, result=LONG)
+_flock = _Call("flock", INT, INT)
+# setfsuid and setfsgid return the previous id, and never an error.
+_setfsuid = _Call("setfsuid", UINT)
+_setfsgid = _Call("setfsgid", UINT)
+_prlimit = _Call("prlimit64", INT, INT, CHAR_P, VOID_P)
+_landlock_create_ruleset = _Call("landlock_create_ruleset", CHAR_P, SIZE, UINT)
+_landlock_add_rule = _Call("landlock_add_rule", INT, UINT, CHAR_P, UINT)
+_landlock_restrict_self = _Call("landlock_restrict_self", INT, UINT)
+_statx = _Call("statx", INT, CHAR_P, INT, UINT, VOID_P)
 
 
 #: struct open_how by (flags, mode, resolve), of which there are few.
 _HOW: dict[tuple[int, int, int], bytes] = {}
-_HOW_SIZE = WORD(24)
 #: struct mount_attr by (set, clear, propagation).
 _MOUNT_ATTR: dict[tuple[int, int, int], bytes] = {}
-_MOUNT_ATTR_SIZE = WORD(32)
 
 
 def openat2(dirfd: int, unsafe_path: str | bytes, flags: int, resolve: int, mode: int = 0) -> int:
@@ -273,7 +282,7 @@ def openat2(dirfd: int, unsafe_path: str | bytes, flags: int, resolve: int, mode
     how = _HOW.get((flags, mode, resolve))
     if how is None:
         how = _HOW[flags, mode, resolve] = _words(flags | os.O_CLOEXEC, mode, resolve)
-    return _openat2(call, dirfd, _path(unsafe_path), how, _HOW_SIZE)
+    return _openat2(call, dirfd, _path(unsafe_path), how, len(how))
 
 
 def open_tree(dirfd: int, path: str | bytes, flags: int) -> int:
@@ -315,7 +324,7 @@ def mount_setattr(
             f" clear={_decode(attr_clear, _ATTR_NAMES)}, propagation={propagation:#x}"
         )
 
-    _mount_setattr(call, mount_fd, b"", flags, attr, _MOUNT_ATTR_SIZE)
+    _mount_setattr(call, mount_fd, b"", flags, attr, len(attr))
 
 
 def new_mount(fstype: str, options: dict[str, str], attributes: int) -> int:
@@ -430,7 +439,7 @@ def mount(
     are not safe (SECURITY R24).
     """
     texts = [None if text is None else _path(text) for text in (source, target, fstype, data)]
-    _mount(f"{source!r}, {target!r}, {fstype!r}, {flags:#x}", *texts[:3], WORD(flags), texts[3])
+    _mount(f"{source!r}, {target!r}, {fstype!r}, {flags:#x}", *texts[:3], flags, texts[3])
 
 
 def seal(memfd: int) -> None:
@@ -461,8 +470,7 @@ def set_fs_ids(uid: int, gid: int) -> None:
     _setfsgid(str(gid), gid)
     _setfsuid(str(uid), uid)
     for call, name, number in ((_setfsgid, "setfsgid", gid), (_setfsuid, "setfsuid", uid)):
-        # The previous id comes as an int, which is negative for a large id.
-        if call("-1", -1) & 0xFFFFFFFF != number:
+        if call("-1", 0xFFFFFFFF) != number:
             raise SyscallError(errno.EPERM, f"{name}({number})")
 
 
@@ -480,7 +488,7 @@ def get_rlimit(resource: int) -> tuple[int, int]:
 
 #: Memory for the result of one call: struct statx, or struct rlimit.
 _RESULT = bytearray(256)
-_RESULT_AT = WORD(address(_RESULT))
+_RESULT_AT = address(_RESULT)
 
 
 def identity(fd: int) -> tuple[int, int]:
@@ -533,33 +541,33 @@ def _statx_of(fd: int, name: str = "") -> bytearray:
 
 def bpf(command: int, attributes: bytearray) -> int:
     """Call bpf(2) with the caller's ``union bpf_attr``, into which the kernel may write results."""
-    return _bpf(f"command {command}", command, WORD(address(attributes)), len(attributes))
+    return _bpf(f"command {command}", command, address(attributes), len(attributes))
 
 
 def is_secure_execution() -> bool:
     """Tell whether this program has more rights than its caller, by set-user-ID or the like
     (AT_SECURE, getauxval(3)).
     """
-    return bool(_getauxval("AT_SECURE", WORD(AT_SECURE)))
+    return bool(_getauxval("AT_SECURE", AT_SECURE))
 
 
 def set_dumpable(allowed: bool) -> None:
     """Allow or forbid core dumps of this process, and ptrace by processes of the same user
     (PR_SET_DUMPABLE).
     """
-    _prctl(f"PR_SET_DUMPABLE, {allowed:d}", PR_SET_DUMPABLE, WORD(allowed), None, None, None)
+    _prctl(f"PR_SET_DUMPABLE, {allowed:d}", PR_SET_DUMPABLE, int(allowed), None, 0, 0)
 
 
 def set_parent_death_signal(number: int) -> None:
     """Make the kernel send this process a signal when its parent ends (PR_SET_PDEATHSIG)."""
-    _prctl(f"PR_SET_PDEATHSIG, {number}", PR_SET_PDEATHSIG, WORD(number), None, None, None)
+    _prctl(f"PR_SET_PDEATHSIG, {number}", PR_SET_PDEATHSIG, number, None, 0, 0)
 
 
 def set_no_new_privs() -> None:
     """Keep this process and its children from gaining rights by executing a program
     (PR_SET_NO_NEW_PRIVS).
     """
-    _prctl("PR_SET_NO_NEW_PRIVS, 1", PR_SET_NO_NEW_PRIVS, WORD(1), None, None, None)
+    _prctl("PR_SET_NO_NEW_PRIVS, 1", PR_SET_NO_NEW_PRIVS, 1, None, 0, 0)
 
 
 def set_seccomp_filter(program: bytes) -> None:
@@ -571,8 +579,7 @@ def set_seccomp_filter(program: bytes) -> None:
     length = (len(program) // 8).to_bytes(2, sys.byteorder)
     # struct sock_fprog
     header = bytearray(length + bytes(6) + address(code).to_bytes(8, sys.byteorder))
-    mode, program_at = WORD(SECCOMP_MODE_FILTER), WORD(address(header))
-    _prctl("PR_SET_SECCOMP, FILTER", PR_SET_SECCOMP, mode, program_at, None, None)
+    _prctl("PR_SET_SECCOMP, FILTER", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, address(header), 0, 0)
 
 
 def landlock_version() -> int:
@@ -581,7 +588,7 @@ def landlock_version() -> int:
     :raises MissingFeature: the kernel has no Landlock.
     :raises SyscallError: EOPNOTSUPP if Landlock is switched off.
     """
-    return _landlock_create_ruleset("VERSION", None, None, 1)
+    return _landlock_create_ruleset("VERSION", None, 0, 1)
 
 
 def landlock_ruleset(file_access: int, network: int, scopes: int, size: int) -> int:
@@ -590,8 +597,7 @@ def landlock_ruleset(file_access: int, network: int, scopes: int, size: int) -> 
     :param size: bytes of ``struct landlock_ruleset_attr`` in the kernel's version of Landlock.
     """
     attr = _words(file_access, network, scopes)
-    call = f"{file_access:#x}, {network:#x}, {scopes:#x}"
-    return _landlock_create_ruleset(call, attr, WORD(size), 0)
+    return _landlock_create_ruleset(f"{file_access:#x}, {network:#x}, {scopes:#x}", attr, size, 0)
 
 
 def landlock_allow_beneath(ruleset: int, directory: int, file_access: int) -> None:
