@@ -26,6 +26,7 @@ from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.doctor.examination import CHECKS, examine
 from nvgraft_cli.doctor.machine import Machine
 from nvgraft_cli.doctor.patient import Patient
+from nvgraft_cli.doctor.verdict import verdict
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import Loading, executable, shared_object
 from nvgraft_specs.checks import FAILURES
@@ -1264,3 +1265,82 @@ def test_a_newer_wheel_tells_its_minor_version(setup: Setup, capsys: Captured) -
     setup.files[f"{_WHEELS}/nvidia_cuda_runtime-14.2.7.dist-info/METADATA"] = b"x"
     _, results = run_doctor(setup, capsys)
     assert "CUDA runtime is 14.2 (" in results["cuda-too-new"]["findings"][0]["message"]
+
+
+def _switches(node: Node) -> None:
+    for number in range(4):
+        node.write(f"/proc/driver/nvidia-nvswitch/devices/0000:0{number}:00.0", "")
+    node.write("/proc/1/comm", "systemd\n")
+    node.machine = replace(node.machine, shows_processes=True)
+
+
+def test_a_host_with_nvswitches_needs_fabric_manager(tmp_path: Path) -> None:
+    """Without the process CUDA fails with 802; with it, or without NVSwitches, nothing is wrong."""
+    node = Node(tmp_path)
+    assert node.examine()["fabric-manager"]["status"] == "ok"
+    _switches(node)
+    results = node.examine()
+    assert ids(results) == {"fabric-manager"}
+    (finding,) = results["fabric-manager"]["findings"]
+    assert finding["level"] == "error"
+    assert finding["message"].startswith(
+        "the host has 4 NVSwitches, and no process nv-fabricmanager: CUDA fails with error 802"
+    )
+    node.write("/proc/77/comm", "nv-fabricmanage\n")
+    assert node.examine()["fabric-manager"]["status"] == "ok"
+
+
+def test_device_nodes_tell_of_nvswitches_too(tmp_path: Path) -> None:
+    """Where /proc does not list the NVSwitches, their device nodes do; the control node is none."""
+    node = Node(tmp_path)
+    node.write("/proc/1/comm", "systemd\n")
+    node.machine = replace(node.machine, shows_processes=True)
+    node.write("/dev/nvidia-nvswitchctl", "")
+    assert node.examine()["fabric-manager"]["status"] == "ok"
+    node.write("/dev/nvidia-nvswitch0", "")
+    (finding,) = node.examine()["fabric-manager"]["findings"]
+    assert finding["message"].startswith("the host has 1 NVSwitch, and")
+
+
+def _in_a_container(node: Node) -> None:
+    node.machine = replace(node.machine, shows_processes=False)
+
+
+def _hidden(node: Node) -> None:
+    node.remove("/proc/1/comm")
+    (node.root / "proc/1").rmdir()
+
+
+def _blackwell(node: Node) -> None:
+    for number in range(4):
+        node.remove(f"/proc/driver/nvidia-nvswitch/devices/0000:0{number}:00.0")
+    for gpu in node.setup.host["nvml"]["gpus"]:
+        gpu["model"] = "NVIDIA B200"
+
+
+@pytest.mark.parametrize("change", [_in_a_container, _hidden, _blackwell])
+def test_fabric_manager_is_not_judged_unseen(
+    change: Callable[[Node], None], tmp_path: Path
+) -> None:
+    """Where its process or the NVSwitches may be hidden, the check is not made, and says so."""
+    node = Node(tmp_path)
+    _switches(node)
+    change(node)
+    result = node.examine()["fabric-manager"]
+    assert result["status"] == "not-checked"
+    assert not result["findings"]
+
+
+def test_the_last_line_says_that_fabric_manager_is_missing(tmp_path: Path) -> None:
+    """A failure of the host is in the last line where it makes CUDA fail in the container."""
+    node = Node(tmp_path)
+    _switches(node)
+    words = node.setup.arguments()
+    side = HostSide("node", node.config, None)
+    side.facts = snapshot_host(node.setup.host)
+    with open_container(words[-1]) as container:
+        patient = Patient(side, container, [], node.machine)
+        assert verdict(patient, examine(patient)) == (
+            "This container starts, and CUDA fails with error 802 (system not yet initialized) "
+            "because the host has 4 NVSwitches, and no process nv-fabricmanager."
+        )

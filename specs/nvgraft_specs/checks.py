@@ -150,6 +150,11 @@ FAILURES = (
         "nvml error: driver not loaded",
     ),
     Failure(
+        "fabric-manager",
+        "fabric manager does not run on a host with NVSwitches",
+        "system not yet initialized",
+    ),
+    Failure(
         "loader-missing",
         "the image lacks the dynamic linker of the driver's programs",
         "exec /usr/bin/nvidia-smi: no such file or directory",

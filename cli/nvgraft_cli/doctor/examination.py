@@ -18,6 +18,7 @@ CHECKS: dict[str, Check] = {
     "nvml-library-missing": host_checks.nvml_library_missing,
     "host-layout": host_checks.host_layout,
     "nvml-slow": host_checks.nvml_slow,
+    "fabric-manager": host_checks.fabric_manager,
     "ldconfig-unusable": host_checks.ldconfig_unusable,
     "cgroup-not-found": device_checks.cgroup_not_found,
     "hook-not-installed": host_checks.hook_not_installed,

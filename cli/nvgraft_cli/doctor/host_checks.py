@@ -46,6 +46,12 @@ _CDI_SUFFIXES = (".json", ".yaml", ".yml")
 #: Without persistence mode, NVML needs longer for this many GPUs than the reference waits.
 _MANY_GPUS = 4
 
+_SWITCH = re.compile(r"nvidia-nvswitch\d+")
+#: Fabric manager as the kernel shows it, with the 15 bytes that a process's name may have.
+_FABRIC_MANAGER = "nv-fabricmanage"
+#: Boards whose NVSwitches are reached through InfiniBand, not through the driver.
+_NVLINK_5 = re.compile(r"\bG?B[23]00\b")
+
 
 def driver_library_mismatch(patient: Patient) -> Iterator[Diagnosis]:
     """Look for ``driver-library-mismatch``: the driver was upgraded while its old kernel module
@@ -211,6 +217,51 @@ def nvml_slow(patient: Patient) -> Iterator[Diagnosis]:
             "run systemctl enable --now nvidia-persistenced on the host",
             "warning",
         )
+
+
+def fabric_manager(patient: Patient) -> Iterator[Diagnosis]:
+    """Look for ``fabric-manager``: it does not run on a host with NVSwitches.
+
+    NVIDIA's driver containers recognise such a host by the same directory of /proc.
+
+    Reported in aws-samples/aws-deep-learning-ami-ubuntu-dcv-desktop#33, gpustack/gpustack#4154;
+    NVIDIA/gpu-operator#2781 (B200); NVIDIA/gpu-driver-container#908.
+    """
+    machine = patient.machine
+    switches = machine.listdir("/proc/driver/nvidia-nvswitch/devices") or [
+        name for name in machine.listdir("/dev") if _SWITCH.fullmatch(name)
+    ]
+    if not switches:
+        if any(_NVLINK_5.search(gpu.model) for gpu in patient.host.facts.report.gpus):
+            raise NotChecked("the driver does not list the NVSwitches of boards with NVLink 5")
+        return
+    processes = [name for name in machine.listdir("/proc") if name.isdecimal()]
+    if not machine.shows_processes or "1" not in processes:
+        raise NotChecked(
+            "the host has NVSwitches, and not all of its processes are visible here: run this on "
+            "the node as root"
+        )
+    if any(_name_of(machine, process) == _FABRIC_MANAGER for process in processes):
+        return
+    count = "1 NVSwitch" if len(switches) == 1 else f"{len(switches)} NVSwitches"
+    seen = f"the host has {count}, and no process nv-fabricmanager"
+    error = "error 802 (system not yet initialized)"
+    yield Diagnosis(
+        f"{seen}: CUDA fails with {error} in every container, and nvidia-smi works",
+        "GPUs that are joined by NVSwitches wait until fabric manager has set up the fabric",
+        "install nvidia-fabricmanager in exactly the version of the driver, start it (systemctl "
+        "enable --now nvidia-fabricmanager), and look at journalctl -u nvidia-fabricmanager",
+        sentence=f"CUDA fails with {error} because {seen}",
+    )
+
+
+def _name_of(machine: Machine, process: str) -> str | None:
+    """Return the name of a process, or None if it has ended or has no readable name."""
+    try:
+        name = machine.text(f"/proc/{process}/comm")
+    except (OSError, ValueError):
+        return None
+    return name and name.strip()
 
 
 def ldconfig_unusable(patient: Patient) -> Iterator[Diagnosis]:

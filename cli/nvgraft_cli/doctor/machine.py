@@ -29,6 +29,9 @@ _CONTAINER_CGROUP = "/container"
 _DENY = bytes((0xB7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0))
 _NVIDIACTL = AllowDevice(195, 255, Why("", "nvidiactl", "control device"))
 
+#: The kernel's PROC_PID_INIT_INO.
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -46,6 +49,7 @@ class Machine:
         where both succeed; None where it was not tried: cgroup v1, or a caller who is not root.
     :ivar denied: what the device programs of the cgroups above all containers of this node deny, in
         the hook's words; "" where they deny nothing, or were not asked.
+    :ivar shows_processes: whether /proc shows the node's processes, not those of a container.
     """
 
     root: str = ""
@@ -57,6 +61,7 @@ class Machine:
     jit_hardened: bool = False
     filter_error: str | None = None
     denied: str = ""
+    shows_processes: bool = False
 
     def device_cgroup(self) -> tuple[int, Mount]:
         """Return the version and the mount of the cgroups that decide about a container's devices.
@@ -135,10 +140,23 @@ def probe() -> Machine:
         except Refusal as refusal:
             privilege_error = refusal.reference_line()
     machine = Machine(
-        "", mounts, mounts_error, uid, privilege_error, userns.inside(), _jit_hardened()
+        mounts=mounts,
+        mounts_error=mounts_error,
+        uid=uid,
+        privilege_error=privilege_error,
+        in_user_namespace=userns.inside(),
+        jit_hardened=_jit_hardened(),
+        shows_processes=_in_first_pid_namespace(),
     )
     machine = replace(machine, filter_error=_try_filter(machine))
     return replace(machine, denied=_look_above(machine)) if machine.filter_error == "" else machine
+
+
+def _in_first_pid_namespace() -> bool:
+    try:
+        return os.readlink("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE
+    except OSError:
+        return False
 
 
 def _jit_hardened() -> bool:
