@@ -1344,3 +1344,12 @@ def test_the_last_line_says_that_fabric_manager_is_missing(tmp_path: Path) -> No
             "This container starts, and CUDA fails with error 802 (system not yet initialized) "
             "because the host has 4 NVSwitches, and no process nv-fabricmanager."
         )
+
+
+def test_the_python_of_the_program_is_searched(setup: Setup, capsys: Captured) -> None:
+    """A virtual environment outside of PATH is found by the program that the container starts."""
+    setup.files["srv/env/bin/python"] = setup.files["usr/bin/app"]
+    setup.files["srv/env/lib/python3.12/site-packages/nvidia/cu13/lib/libcudart.so.13"] = b"x"
+    setup.args = ["/srv/env/bin/python", "serve.py"]
+    _, results = run_doctor(setup, capsys)
+    assert "CUDA runtime is 13.x (/srv/env/" in results["cuda-too-new"]["findings"][0]["message"]

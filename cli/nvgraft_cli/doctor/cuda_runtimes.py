@@ -4,6 +4,7 @@ Only these directories are listed, and their names count towards the bounds of t
 that is linked statically into a program is not found.
 """
 
+import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ _WHEEL = re.compile(r"nvidia_cuda_runtime(?:_cu\d+)?-(\d{1,3})\.(\d{1,3})[.\d]*\
 
 _TOOLKIT_DIRECTORIES = ("lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
 
-#: Prefixes of Python and conda, besides those of PATH.
+#: Prefixes of Python and conda, besides those of PATH and of the container's program.
 _PREFIXES = ("/usr/local", "/usr", "/opt/conda", "/opt/venv")
 
 
@@ -105,7 +106,9 @@ def _directories(patient: Patient) -> Iterator[tuple[str, tuple[int, int] | None
         if name.startswith("cuda"):
             for directory in _TOOLKIT_DIRECTORIES:
                 yield f"/usr/local/{name}/{directory}", None
-    searched = [path.removesuffix("/bin") for path in env.get("PATH", "").split(":")]
+    started = map(posixpath.dirname, patient.container.arguments[:1])
+    programs = [*env.get("PATH", "").split(":"), *started]
+    searched = [path.removesuffix("/bin") for path in programs if path.endswith("/bin")]
     prefixes = [env.get("VIRTUAL_ENV", ""), env.get("CONDA_PREFIX", ""), *searched, *_PREFIXES]
     for prefix in dict.fromkeys(prefixes):
         if prefix.startswith("/"):
