@@ -512,7 +512,7 @@ class Node:
                     majors=host.majors,
                     machine=host.machine,
                 )
-                patient.planned = PlannedTree(container.rootfs, patient.injected, on_disk)
+                patient.case.planned_tree = PlannedTree(container.rootfs, patient.injected, on_disk)
             return {result.failure.id: result.document() for result in examine(patient)}
 
 

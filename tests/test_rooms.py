@@ -43,7 +43,7 @@ ALLOWED = {
         "container_cli": "",
         "diff": "case case/image shell",
         "doctor": "case shell prove explain_error register",
-        "explain": "case shell why",
+        "explain": "case prove shell why",
         "explain_error": "shell",
         "inventory": "case shell starts",
         "last_error": "shell",
@@ -55,7 +55,7 @@ ALLOWED = {
         "register": "install shell",
         "snapshot": "case shell cdi",
         "starts": "shell",
-        "why": "case shell",
+        "why": "case prove shell",
     },
 }
 

@@ -7,7 +7,8 @@ from nvgraft.formats.tree import PathError
 from nvgraft_cli.doctor.cuda_runtimes import CudaRuntime, find_runtimes, numbers
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 from nvgraft_cli.prove.loading import Failure
-from nvgraft_cli.prove.proof import Proof, prove
+from nvgraft_cli.prove.opened import opened_libraries, prove_in_case
+from nvgraft_cli.prove.proof import Proof
 from nvgraft_specs.cuda_versions import CUDA_VERSIONS
 
 _SMI = "/usr/bin/nvidia-smi"
@@ -16,23 +17,11 @@ _NOT_FOUND = "cannot open shared object file"
 #: The loaders of 32-bit programs.
 _LOADERS_32 = {"/lib/ld-linux.so.2", "/lib/ld-linux-armhf.so.3"}
 
-#: Libraries that programs open, and the capabilities of which one mounts them.
-_OPENED = (
-    ("libcuda.so.1", {"compute", "video"}),
-    ("libcuda.so", {"compute", "video"}),
-    ("libnvidia-ml.so.1", {"utility"}),
-    ("libnvidia-encode.so.1", {"video"}),
-    ("libnvcuvid.so.1", {"video"}),
-    ("libEGL_nvidia.so.0", {"graphics", "display"}),
-    ("libGLX_nvidia.so.0", {"graphics", "display"}),
-)
-
 
 def prove_library(patient: Patient, name: str) -> Proof:
     """Return what ``nvgraft prove`` says of a library or program of the container."""
-    return prove(
-        name, None, patient.planned, patient.injected, patient.container, patient.host.isa_level
-    )
+    _ = patient.planned  # raises NotChecked
+    return prove_in_case(name, patient.case)
 
 
 def _prove_cuda(patient: Patient) -> Proof:
@@ -93,11 +82,11 @@ def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
     Reported in NVIDIA/nvidia-docker#1256, #1488, #1307 (a driver in the image); NVIDIA/warp#219,
     fboulnois/stable-diffusion-docker#23 (CUDA's stub).
     """
-    requested = set(patient.injected.request.capabilities)
+    names = list(opened_libraries(patient.injected.request.capabilities))
+    if "libcuda.so.1" in names:
+        names.insert(1, "libcuda.so")
     reported = set()
-    for name, capabilities in _OPENED:
-        if not requested & capabilities:
-            continue
+    for name in names:
         proof = prove_library(patient, name)
         if proof.verdict == "no":
             if name != "libcuda.so":  # most programs open libcuda.so.1 only

@@ -23,6 +23,8 @@ from nvgraft.request.argv import reference_argv
 from nvgraft.request.request import Request, check_request
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.explain.story import ALWAYS, Fact, Step, Story, StoryEntry
+from nvgraft_cli.prove.opened import opened_libraries, prove_opened
+from nvgraft_cli.prove.proof import Proof
 from nvgraft_cli.shell.text import size
 from nvgraft_cli.why.change import smallest_change
 from nvgraft_cli.why.subject import Subject
@@ -49,13 +51,30 @@ def tell(case: Case) -> Story:
     :raises nvgraft_cli.shell.errors.InputError: when the container cannot be read.
     """
     plan, refusal = case.outcome
-    steps = tuple(_steps(case, plan, refusal))
-    return Story(
-        plan.decision, _headline(plan, refusal), case.host.label, case.container.label, steps
-    )
+    proofs = _proofs(case, plan)
+    steps = tuple(_steps(case, plan, refusal, proofs))
+    headline = _headline(plan, refusal, proofs)
+    return Story(plan.decision, headline, case.host.label, case.container.label, steps)
 
 
-def _headline(plan: Plan, refusal: Refusal | None) -> str:
+def _proofs(case: Case, plan: Plan) -> list[Proof]:
+    """Return what the container's program loads when it opens libraries of the driver.
+
+    A library that neither the host nor the image has is left out.
+    """
+    if not isinstance(plan, Injection):
+        return []
+    mounted = tuple(action.target for action in plan.actions if isinstance(action, Bind))
+    proofs = []
+    for name in opened_libraries(plan.request.capabilities):
+        proof = prove_opened(name, case)
+        row = f"/{name.rpartition('.')[0]}."
+        if proof is not None and (proof.final.path or any(row in path for path in mounted)):
+            proofs.append(proof)
+    return proofs
+
+
+def _headline(plan: Plan, refusal: Refusal | None, proofs: list[Proof]) -> str:
     if refusal is not None:
         return f"The hook refuses, and the container does not start: {refusal.text}"
     if not isinstance(plan, Injection):
@@ -65,10 +84,12 @@ def _headline(plan: Plan, refusal: Refusal | None) -> str:
     files = sum(action.kind == "file" and action.origin == "driver" for action in binds)
     amount = size(sum(action.size for action in binds))
     counts = f"{files} files ({amount}), {nodes} device nodes, {len(plan.links)} SONAME links"
-    return f"The container gets driver {plan.host.driver_version}: {counts}"
+    headline = f"The container gets driver {plan.host.driver_version}: {counts}"
+    trouble = next((proof.trouble for proof in proofs if proof.trouble), "")
+    return f"{headline}; but {trouble}" if trouble else headline
 
 
-def _steps(case: Case, plan: Plan, refusal: Refusal | None) -> Iterator[Step]:
+def _steps(case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proof]) -> Iterator[Step]:
     yield _request_step(case)
     request = case.decision.request
     if request is not None:
@@ -81,7 +102,7 @@ def _steps(case: Case, plan: Plan, refusal: Refusal | None) -> Iterator[Step]:
     if plan.decision == "inject" and request is not None:
         yield _files_step(plan)
         yield _kernel_step(plan)
-        yield _loader_step(plan, case.host.config.ldcache_mode)
+        yield _loader_step(plan, case.host.config.ldcache_mode, proofs)
         yield _original_step(case, request)
         if plan.findings:
             yield _findings_step(plan)
@@ -377,7 +398,7 @@ def kernel_entry(action: Action) -> StoryEntry | None:
 # ---- 6: links and the loader cache
 
 
-def _loader_step(plan: Plan, mode: str) -> Step:
+def _loader_step(plan: Plan, mode: str, proofs: list[Proof]) -> Step:
     entries = [
         StoryEntry(action.path, f"-> {action.target}", reason(action), _capability(action))
         for action in plan.actions
@@ -390,7 +411,7 @@ def _loader_step(plan: Plan, mode: str) -> Step:
         library = posixpath.join(posixpath.dirname(path), target)
         capability = capability_of.get(library, ALWAYS)
         entries.append(StoryEntry(path, f"-> {target}", SONAME_LINK, capability))
-    facts = tuple(
+    facts = [
         Fact(
             "loader cache",
             ", ".join(action.directories),
@@ -398,7 +419,8 @@ def _loader_step(plan: Plan, mode: str) -> Step:
         )
         for action in plan.actions
         if isinstance(action, UpdateLoaderCache)
-    )
+    ]
+    facts += [Fact(proof.what, *proof.in_words()) for proof in proofs]
     maker = (
         "The host's ldconfig, which the hook runs in a jail inside the container's root,"
         if mode == "ldconfig"
@@ -410,7 +432,7 @@ def _loader_step(plan: Plan, mode: str) -> Step:
         f"{maker} creates a link for each SONAME and adds the driver's libraries to "
         "/etc/ld.so.cache. Without these, no program would find the libraries.",
         f"{_LOADER}#links-and-the-cache",
-        facts,
+        tuple(facts),
         tuple(entries),
     )
 

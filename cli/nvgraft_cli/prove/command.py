@@ -65,7 +65,7 @@ def _prove_all(args: argparse.Namespace) -> int:
     from nvgraft_cli.case.bundle import open_container
     from nvgraft_cli.case.hosts import open_host
     from nvgraft_cli.case.planning import Case
-    from nvgraft_cli.prove.proof import prove
+    from nvgraft_cli.prove.opened import prove_in_case
 
     with open_container(args.container, args.env) as container:
         if not container.rootfs_known:
@@ -77,13 +77,9 @@ def _prove_all(args: argparse.Namespace) -> int:
         plan, refusal = case.outcome
         if refusal is not None:
             raise refusal
-        tree = case.planned_tree
         if plan.decision == "skip":
             logs.get().info(f"note: the container gets nothing: {plan.reason}")
-        proofs = [
-            prove(what, args.program, tree, plan, container, case.host.isa_level)
-            for what in args.what
-        ]
+        proofs = [prove_in_case(what, case, args.program) for what in args.what]
     if args.format == "json":
         print_document({"schema": _SCHEMA, "proofs": [proof.document() for proof in proofs]})
     else:

@@ -52,8 +52,41 @@ class Proof:
         """0 if it loads, 1 if it does not, 4 if a file of the image is loaded for the host's."""
         return 1 if self.verdict == "no" else 4 if self.final.foreign else 0
 
-    def document(self) -> dict[str, Any]:
-        """Return the answer as in ``nvgraft.prove/1``."""
+    @property
+    def trouble(self) -> str:
+        """What a person must know: that it does not load, or loads from the image; else ""."""
+        if self.verdict == "no":
+            return f"{self.what} does not load"
+        if self.final.foreign:
+            return f"the container's program loads {self.final.path} of the image"
+        return ""
+
+    def in_words(self) -> tuple[str, str]:
+        """Return the file that is loaded, or that none is, and the reason with its consequence."""
+        final, opened_by = self.final, f"; opened by {self.program}" if self.program else ""
+        if self.verdict == "no":
+            words = self.load.failures[0].words.removeprefix(f"{self.what}: ")
+            return "does not load", words + opened_by
+        if final.side == LoadedFrom.NONE:
+            return "not known", "; ".join(self.load.unknown)
+        if final.foreign:
+            consequence = f"; {final.consequence}" if final.consequence else ""
+            words = f"of the image, not the host's: {final.how}{opened_by}{consequence}"
+        elif self.verdict == "unknown":
+            words = f"of the {final.side}, as far as is known: {final.how}{opened_by}"
+        else:
+            words = f"of the {final.side}: {final.how}{opened_by}"
+        return final.path, words
+
+    def sentence(self) -> str:
+        """Return in one line which file is loaded, and why."""
+        value, words = self.in_words()
+        if self.verdict == "no" or self.final.side == LoadedFrom.NONE:
+            return f"{self.what} {value}: {words}"
+        return f"{self.what} => {value} ({words})"
+
+    def result(self) -> dict[str, Any]:
+        """Return the members of ``nvgraft.prove/1`` that tell which file is loaded."""
         return {
             "what": self.what,
             "verdict": self.verdict,
@@ -67,6 +100,12 @@ class Proof:
             if self.verdict != "no" and self.final.side != LoadedFrom.NONE
             else None,
             "program": self.program,
+        }
+
+    def document(self) -> dict[str, Any]:
+        """Return the answer as in ``nvgraft.prove/1``."""
+        return {
+            **self.result(),
             "loader": self.loader,
             "objects": None if self.load.root is None else _object(self.load.root),
             "failures": [

@@ -7,6 +7,8 @@ from typing import Any
 from nvgraft.base.errors import Refusal, printable
 from nvgraft.plan.actions import Action, AllowDevice, Bind, Injection, Symlink, Tmpfs, WriteFile
 from nvgraft_cli.case.planning import Case
+from nvgraft_cli.prove.opened import opened_libraries, prove_opened
+from nvgraft_cli.prove.proof import Proof
 from nvgraft_cli.why.change import smallest_change
 from nvgraft_cli.why.exclusion import Candidate, Exclusion, candidates, exclusion
 from nvgraft_cli.why.subject import Subject, matching, parse_subject
@@ -21,6 +23,8 @@ class Answer:
     :ivar candidates: the host's files for its catalogue row.
     :ivar excluded: why it is not in the container; None if it is.
     :ivar change: the smallest change of the environment that adds it.
+    :ivar loading: what the container's program loads, if it is a library that programs open. Of
+        one that is not in the container, only a file of the image is told.
     """
 
     name: str
@@ -29,6 +33,7 @@ class Answer:
     candidates: tuple[Candidate, ...]
     excluded: Exclusion | None
     change: tuple[str, ...]
+    loading: Proof | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the answer as in ``nvgraft.why/1``."""
@@ -53,15 +58,23 @@ class Answer:
                 "mend": self.excluded.advice,
             },
             "smallest_change": list(self.change),
+            "loading": None
+            if self.loading is None
+            else {**self.loading.result(), "words": self.loading.in_words()[1]},
         }
 
     def lines(self, *, colour: bool) -> Iterator[str]:
         """Yield the answer as text."""
         verdict = "is in the container" if self.excluded is None else "is not in the container"
         head = f"{printable(self.name)} {verdict}"
+        if self.loading is not None and self.loading.trouble:
+            head += f", but {printable(self.loading.trouble)}"
         yield f"\x1b[1m{head}\x1b[0m" if colour else head
-        width = max((len(step) for step, _ in self.chain), default=0)
-        for step, how in self.chain:
+        chain = [*self.chain]
+        if self.loading is not None:
+            chain.append(("opened", self.loading.sentence()))
+        width = max((len(step) for step, _ in chain), default=0)
+        for step, how in chain:
             yield f"  {step:<{width}}  {printable(how)}"
         if self.excluded is not None:
             yield f"  because {printable(self.excluded.text)}"
@@ -95,11 +108,23 @@ def answer(text: str, case: Case) -> Answer:
     on_host: tuple[Candidate, ...] = ()
     if subject.kind == "library" and plan.decision == "inject":
         on_host = tuple(candidates(case.host.facts, subject.row))
+    loading = _loading(subject, case)
     if isinstance(plan, Injection) and parts:
-        return Answer(text, subject.kind, tuple(_chain(subject, plan, parts)), on_host, None, ())
+        chain = tuple(_chain(subject, plan, parts))
+        return Answer(text, subject.kind, chain, on_host, None, (), loading)
+    if loading is not None and not loading.final.foreign:
+        loading = None
     excluded = exclusion(subject, case, plan, refusal)
     change = smallest_change(subject, case, lambda other: bool(matching(subject, other, gpus)))
-    return Answer(text, subject.kind, (), on_host, excluded, change)
+    return Answer(text, subject.kind, (), on_host, excluded, change, loading)
+
+
+def _loading(subject: Subject, case: Case) -> Proof | None:
+    """Return what is loaded under the SONAME by which programs open a subject, if they open it."""
+    for name in opened_libraries(names.CAPABILITIES):
+        if subject.kind == "library" and name.startswith(f"{subject.row}."):
+            return prove_opened(name, case)
+    return None
 
 
 def _chain(

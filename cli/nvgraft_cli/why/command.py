@@ -21,8 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``why``."""
     parser.description = (
         "For a file, library, device or capability that is in the plan, print the "
-        "steps that lead to it. For one that is not, print the first rule that keeps it out, and "
-        "the smallest change of the container's environment that adds it."
+        "steps that lead to it, and of a library that programs open the file that the "
+        "container's program loads. For one that is not, print the first rule that keeps it out, "
+        "and the smallest change of the container's environment that adds it."
     )
     parser.epilog = _EXAMPLES
     parser.add_argument(

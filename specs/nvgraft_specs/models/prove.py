@@ -1,13 +1,18 @@
 """The document ``nvgraft.prove/1``: whether libraries and programs load in the container, and from
 where (``nvgraft prove``)."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from nvgraft_specs.models import Strict
 
 SCHEMA = "nvgraft.prove/1"
+
+Verdict = Annotated[
+    Literal["yes", "no", "unknown"],
+    Field(description="unknown: it loads, as far as the host's snapshot tells"),
+]
 
 
 class Object(Strict):
@@ -54,9 +59,7 @@ class Proof(Strict):
     """The answer about one program or library."""
 
     what: str = Field(description="as it was given")
-    verdict: Literal["yes", "no", "unknown"] = Field(
-        description="unknown: it loads, as far as the host's snapshot tells"
-    )
+    verdict: Verdict
     file: FinalFile | None = Field(description="null where nothing is loaded")
     program: str = Field(description="the program that opens the library, or empty")
     loader: str

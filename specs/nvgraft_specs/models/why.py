@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from nvgraft_specs.models import Strict
+from nvgraft_specs.models.prove import FinalFile, Verdict
 
 SCHEMA = "nvgraft.why/1"
 
@@ -49,6 +50,16 @@ class Exclusion(Strict):
     mend: str = Field(description="what to do where no variable helps, or empty")
 
 
+class Loading(Strict):
+    """What the container's program loads under the name by which programs open a library."""
+
+    what: str = Field(description="the SONAME")
+    verdict: Verdict
+    file: FinalFile | None = Field(description="null where nothing is loaded")
+    program: str = Field(description="the program that opens the library, or empty")
+    words: str = Field(description="why this file is loaded and what follows, or why none is")
+
+
 class Answer(Strict):
     """The answer about one argument. `excluded_by` is null exactly when it is in the plan."""
 
@@ -62,6 +73,10 @@ class Answer(Strict):
     excluded_by: Exclusion | None
     smallest_change: list[str] = Field(
         description="NAME=VALUE entries that add it, tested by a plan; empty where none do"
+    )
+    loading: Loading | None = Field(
+        description="null where no program opens it, where the files of the image are not known, "
+        "and for a library that is not in the plan unless a file of the image is loaded"
     )
 
 

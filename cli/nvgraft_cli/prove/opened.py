@@ -1,0 +1,53 @@
+"""The libraries of the driver that programs open, and what loads in one case.
+
+This is what other commands ask: ``doctor``, ``why`` and ``explain`` have no rules of their own
+about loading.
+"""
+
+from collections.abc import Collection, Iterator
+
+from nvgraft.formats.tree import OutOfBounds
+from nvgraft.plan.actions import Injection
+from nvgraft_cli.case.planning import Case
+from nvgraft_cli.prove.loading import Load
+from nvgraft_cli.prove.proof import Proof, prove
+
+#: Libraries that programs open, and the capabilities of which one mounts them. Vulkan opens
+#: libGLX_nvidia, as its ICD file says.
+_OPENED = (
+    ("libcuda.so.1", {"compute", "video"}),
+    ("libnvidia-ml.so.1", {"utility"}),
+    ("libnvidia-encode.so.1", {"video"}),
+    ("libnvcuvid.so.1", {"video"}),
+    ("libEGL_nvidia.so.0", {"graphics", "display"}),
+    ("libGLX_nvidia.so.0", {"graphics", "display"}),
+)
+
+
+def opened_libraries(capabilities: Collection[str]) -> Iterator[str]:
+    """Yield the SONAMEs that programs open in a container with ``capabilities``."""
+    requested = set(capabilities)
+    return (name for name, mounting in _OPENED if requested & mounting)
+
+
+def prove_in_case(what: str, case: Case, program: str | None = None) -> Proof:
+    """Answer whether ``what`` loads in the container of a case that is not refused.
+
+    For ``program`` and errors see :func:`nvgraft_cli.prove.proof.prove`.
+    """
+    plan, _ = case.outcome
+    return prove(what, program, case.planned_tree, plan, case.container, case.host.isa_level)
+
+
+def prove_opened(name: str, case: Case) -> Proof | None:
+    """Answer whether a library loads that the container's program opens.
+
+    It is None where the container gets nothing, or its files are not known. An image that is
+    beyond a bound makes the answer unknown.
+    """
+    if not isinstance(case.outcome[0], Injection) or not case.container.rootfs_known:
+        return None
+    try:
+        return prove_in_case(name, case)
+    except OutOfBounds as refusal:
+        return Proof(name, "unknown", "", "", Load(None, unknown=[refusal.text]), ())

@@ -1,0 +1,173 @@
+"""``why`` and ``explain`` say what ``prove`` says about the file that a program loads."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import test_prove
+from bundles import make_bundle
+from documents import read_document
+from nvgraft_cli.shell.main import main
+from nvgraft_specs import names
+from test_prove import image, library
+
+Captured = pytest.CaptureFixture[str]
+
+HOST = "runfile-a10x2"
+LIBS = "/usr/lib/x86_64-linux-gnu"
+STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
+CUDA, CODEC = "libcuda.so.1", "libnvidia-encode.so.1"
+MOUNTED = f"{LIBS}/libcuda.so.560.35.03"
+OWN = f"{LIBS}/libnvidia-encode.so.1"
+NO_VIDEO = f"{names.DRIVER_CAPABILITIES}=compute,utility"
+
+#: Case -> further files of the image, variables, the file of libcuda.so.1, and the trouble.
+CASES: dict[str, tuple[dict[str, bytes], list[str], str, str]] = {
+    "the host's": ({}, [], MOUNTED, ""),
+    "a stub on LD_LIBRARY_PATH": (
+        {STUB[1:]: library("libcuda.so.1")},
+        ["LD_LIBRARY_PATH=/usr/local/cuda/lib64/stubs"],
+        STUB,
+        f"the container's program loads {STUB} of the image",
+    ),
+    "a preloaded driver": (
+        {"opt/libcuda.so.1": library("libcuda.so.1")},
+        ["LD_PRELOAD=/opt/libcuda.so.1"],
+        "/opt/libcuda.so.1",
+        "the container's program loads /opt/libcuda.so.1 of the image",
+    ),
+    "not a library": (
+        {"opt/libcuda.so.1": b"not a library, but long enough to be read as one. ........"},
+        ["LD_LIBRARY_PATH=/opt"],
+        "",
+        "libcuda.so.1 does not load",
+    ),
+}
+
+
+def answer(capsys: Captured, command: str, *words: str) -> Any:
+    main([command, *words, "--host", HOST, "--format", "json"])
+    return read_document(capsys.readouterr().out)
+
+
+def text(capsys: Captured, command: str, *words: str) -> list[str]:
+    main([command, *words, "--host", HOST])
+    return capsys.readouterr().out.splitlines()
+
+
+def made(place: Path, files: dict[str, bytes], *env: str) -> str:
+    return test_prove.bundle(place, {**image(), **files}, *env)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_commands_name_the_same_file(name: str, tmp_path: Path, capsys: Captured) -> None:
+    """Each names the file of ``prove`` and its consequence. Their first lines say what is wrong."""
+    files, env, file, trouble = CASES[name]
+    bundle = made(tmp_path / "b", files, *env)
+    (proof,) = answer(capsys, "prove", CUDA, "--bundle", bundle)["proofs"]
+    (why,) = answer(capsys, "why", CUDA, "--bundle", bundle)["answers"]
+    story = answer(capsys, "explain", "--bundle", bundle)
+    loading = why["loading"]
+    assert {key: loading[key] for key in ("what", "verdict", "file", "program")} == {
+        key: proof[key] for key in ("what", "verdict", "file", "program")
+    }
+    (step,) = [step for step in story["steps"] if step["id"] == "loader"]
+    (fact,) = [fact for fact in step["facts"] if fact["name"] == CUDA]
+    assert (fact["value"], fact["why"]) == (file or "does not load", loading["words"])
+    if file:
+        assert proof["file"]["path"] == file
+        assert proof["file"]["how"] in loading["words"]
+        assert proof["file"]["consequence"] in loading["words"]
+    assert story["headline"].endswith(f"; but {trouble}" if trouble else "SONAME links")
+    head, *_ = text(capsys, "why", CUDA, "--bundle", bundle)
+    assert head == f"{CUDA} is in the container" + (f", but {trouble}" if trouble else "")
+
+
+def test_the_page_names_the_file(tmp_path: Path, capsys: Captured) -> None:
+    """The page of ``explain`` has the file and the reason in the loader's step and its heading."""
+    files, env, _, trouble = CASES["a stub on LD_LIBRARY_PATH"]
+    bundle, page = made(tmp_path / "b", files, *env), tmp_path / "page.html"
+    text(capsys, "explain", "--html", str(page), "--bundle", bundle)
+    html = page.read_text().replace("&#x27;", "'")
+    assert f"; but {trouble}</h1>" in html
+    assert (
+        f"<dt>{CUDA}</dt><dd><code>{STUB}</code> "
+        '<span class="why">of the image, not the host\'s: LD_LIBRARY_PATH;' in html
+    )
+    assert "CUDA calls fail with error 34" in html
+
+
+@pytest.mark.parametrize("what", ["libcuda.so", "libcuda", MOUNTED, "libcuda.so.560.35.03"])
+def test_each_name_of_a_library_leads_to_its_soname(
+    what: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """Whatever names the library: the answer is about the name by which programs open it."""
+    bundle = made(tmp_path / "b", {})
+    (why,) = answer(capsys, "why", what, "--bundle", bundle)["answers"]
+    assert (why["loading"]["what"], why["loading"]["file"]["path"]) == (CUDA, MOUNTED)
+
+
+def test_explain_names_what_is_requested(tmp_path: Path, capsys: Captured) -> None:
+    """``explain`` names the libraries of the requested capabilities only."""
+
+    def named(place: str, *env: str) -> set[str]:
+        bundle = made(tmp_path / place, {OWN[1:]: library(CODEC)}, *env)
+        story = answer(capsys, "explain", "--bundle", bundle)
+        (step,) = [step for step in story["steps"] if step["id"] == "loader"]
+        return {fact["name"] for fact in step["facts"]} - {"loader cache"}
+
+    assert named("few", NO_VIDEO) == {CUDA, "libnvidia-ml.so.1"}
+    assert named("all") == {
+        CUDA,
+        "libnvidia-ml.so.1",
+        CODEC,
+        "libnvcuvid.so.1",
+        "libEGL_nvidia.so.0",
+        "libGLX_nvidia.so.0",
+    }
+
+
+def test_a_library_of_the_image_in_place_of_one_that_is_not_requested(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """A library that is not in the container has an answer only where the image has one."""
+    for place, files, loading in (
+        ("without", {}, False),
+        ("with", {OWN[1:]: library(CODEC)}, True),
+    ):
+        bundle = made(tmp_path / place, files, NO_VIDEO)
+        (why,) = answer(capsys, "why", CODEC, "--bundle", bundle)["answers"]
+        assert (why["in_plan"], why["loading"] is not None) == (False, loading)
+    assert why["loading"]["file"]["path"] == OWN
+    head, *lines = text(capsys, "why", CODEC, "--bundle", bundle)
+    assert head == (
+        f"{CODEC} is not in the container, but the container's program loads {OWN} of the image"
+    )
+    assert any(line.startswith(f"  opened  {CODEC} => {OWN} (of the image") for line in lines)
+
+
+def test_nothing_is_said_where_files_are_not_known(tmp_path: Path, capsys: Captured) -> None:
+    """A config.json without files, a container that gets nothing, and other things have none."""
+    alone = Path(made(tmp_path / "alone", {}), "config.json").rename(tmp_path / "config.json")
+    config, bundle = str(alone), made(tmp_path / "b", {})
+    nothing = str(make_bundle(tmp_path / "none", "NVIDIA_VISIBLE_DEVICES=void"))
+    for container, what in ((config, CUDA), (nothing, CUDA), (bundle, "nvidia-smi")):
+        (why,) = answer(capsys, "why", what, "--container", container)["answers"]
+        assert why["loading"] is None
+    story = answer(capsys, "explain", "--container", config)
+    assert story["headline"].endswith("SONAME links")
+
+
+def test_an_image_beyond_a_bound_is_not_known(tmp_path: Path, capsys: Captured) -> None:
+    """Where the loader's search goes beyond a bound, ``why`` answers the rest and says so."""
+    bundle = made(tmp_path / "b", {}, "LD_LIBRARY_PATH=" + ":".join(["/x"] * 200_000))
+    (why,) = answer(capsys, "why", CUDA, "--bundle", bundle)["answers"]
+    assert (why["in_plan"], why["loading"]["verdict"], why["loading"]["file"]) == (
+        True,
+        "unknown",
+        None,
+    )
+    assert "more than" in why["loading"]["words"]
+    lines = text(capsys, "why", CUDA, "--bundle", bundle)
+    assert any(f"{CUDA} not known: " in line for line in lines)
