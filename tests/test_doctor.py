@@ -23,6 +23,7 @@ from nvgraft.system.mountinfo import Mount
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.doctor.cuda_runtimes import find_runtimes
 from nvgraft_cli.doctor.examination import CHECKS, examine
 from nvgraft_cli.doctor.machine import Machine
 from nvgraft_cli.doctor.patient import Patient
@@ -1353,3 +1354,15 @@ def test_the_python_of_the_program_is_searched(setup: Setup, capsys: Captured) -
     setup.args = ["/srv/env/bin/python", "serve.py"]
     _, results = run_doctor(setup, capsys)
     assert "CUDA runtime is 13.x (/srv/env/" in results["cuda-too-new"]["findings"][0]["message"]
+
+
+def test_only_so_many_directories_are_searched_for_cuda(setup: Setup, capsys: Captured) -> None:
+    """An image with very many Pythons costs no more time: the first 32 are looked at."""
+    for number in range(100, 140):
+        packages = f"usr/local/lib/python3.{number}/site-packages"
+        setup.files[f"{packages}/nvidia/cu13/lib/libcudart.so.13"] = b"x"
+    words = setup.arguments()
+    with open_container(words[-1]) as container:
+        side = HostSide("node", Config(), None)
+        side.facts = snapshot_host(setup.host)
+        assert len(find_runtimes(Patient(side, container, []))) == 32

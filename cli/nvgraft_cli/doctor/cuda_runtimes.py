@@ -19,6 +19,9 @@ _WHEEL = re.compile(r"nvidia_cuda_runtime(?:_cu\d+)?-(\d{1,3})\.(\d{1,3})[.\d]*\
 
 _TOOLKIT_DIRECTORIES = ("lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
 
+#: Toolkits, Pythons, wheels or runtimes of one directory that are looked at.
+_MOST = 32
+
 #: Prefixes of Python and conda, besides those of PATH and of the container's program.
 _PREFIXES = ("/usr/local", "/usr", "/opt/conda", "/opt/venv")
 
@@ -73,7 +76,7 @@ def find_runtimes(patient: Patient) -> list[CudaRuntime]:
         if resolved in seen:
             continue
         seen.add(resolved)
-        for name in _names(tree, resolved):
+        for name in _names(tree, resolved, "libcudart"):
             match = _NAME.fullmatch(name)
             if match is None:
                 continue
@@ -102,10 +105,9 @@ def _directories(patient: Patient) -> Iterator[tuple[str, tuple[int, int] | None
     for directory in (*LIBRARY_DIRECTORIES, *env.get("LD_LIBRARY_PATH", "").split(":")):
         if directory.startswith("/"):
             yield directory, None
-    for name in _names(tree, _resolve(tree, "/usr/local")):
-        if name.startswith("cuda"):
-            for directory in _TOOLKIT_DIRECTORIES:
-                yield f"/usr/local/{name}/{directory}", None
+    for name in _names(tree, _resolve(tree, "/usr/local"), "cuda"):
+        for directory in _TOOLKIT_DIRECTORIES:
+            yield f"/usr/local/{name}/{directory}", None
     started = map(posixpath.dirname, patient.container.arguments[:1])
     programs = [*env.get("PATH", "").split(":"), *started]
     searched = [path.removesuffix("/bin") for path in programs if path.endswith("/bin")]
@@ -121,20 +123,19 @@ def _site_packages(tree: Tree, prefix: str) -> Iterator[str]:
     """Yield the directories below ``prefix`` into which pip installs."""
     for lib in ("lib", "lib64"):
         directory = _resolve(tree, f"{prefix}/{lib}")
-        for name in _names(tree, directory):
-            if name.startswith("python3"):
-                for packages in ("site-packages", "dist-packages"):
-                    yield f"{directory}/{name}/{packages}"
+        for name in _names(tree, directory, "python3"):
+            for packages in ("site-packages", "dist-packages"):
+                yield f"{directory}/{name}/{packages}"
 
 
 def _wheels(tree: Tree, packages: str) -> Iterator[tuple[str, tuple[int, int] | None]]:
     """Yield the directories in which NVIDIA's wheels and PyTorch keep libraries."""
     versions = [
         (int(match[1]), int(match[2]))
-        for name in _names(tree, _resolve(tree, packages))
+        for name in _names(tree, _resolve(tree, packages), "nvidia_cuda_runtime")
         if (match := _WHEEL.fullmatch(name))
     ]
-    for name in _names(tree, _resolve(tree, f"{packages}/nvidia")):
+    for name in _names(tree, _resolve(tree, f"{packages}/nvidia"), ""):
         yield f"{packages}/nvidia/{name}/lib", max(versions, default=None)
     yield f"{packages}/torch/lib", None
 
@@ -146,9 +147,10 @@ def _resolve(tree: Tree, path: str) -> str:
         return path
 
 
-def _names(tree: Tree, directory: str) -> list[str]:
-    """Return the names in a directory, none where it cannot be listed."""
+def _names(tree: Tree, directory: str, prefix: str) -> list[str]:
+    """Return the first _MOST names in a directory with a prefix, none where it cannot be listed."""
     try:
-        return tree.listdir(directory)
+        names = tree.listdir(directory)
     except (PathError, OSError):
         return []
+    return [name for name in names if name.startswith(prefix)][:_MOST]
