@@ -73,6 +73,16 @@ def test_a_file_that_others_may_write_to_is_refused(file: Path, mode: int) -> No
     assert f"chmod go-w {file}" in caught.value.hint
 
 
+def test_chmod_is_advised_for_files_and_directories_only(file: Path) -> None:
+    """The fix for what is neither names no chmod: a device such as /dev/null is for everybody."""
+    file.unlink()
+    os.mkfifo(file)
+    file.chmod(0o666)
+    with pytest.raises(Untrusted, match="may write it") as caught:
+        open_trusted(str(file))
+    assert "chmod" not in caught.value.hint
+
+
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
 def test_a_directory_that_others_may_write_to_is_refused(file: Path, mode: int) -> None:
     """A directory that others may write to is refused, sticky or not, because they could replace

@@ -147,5 +147,6 @@ def _check(place: str, status: os.stat_result, *, sticky: bool) -> None:
     writable = status.st_mode & 0o022 and not stat.S_ISLNK(status.st_mode)
     if writable and not (sticky and directory and status.st_mode & stat.S_ISVTX):
         chmod = f"run chmod go-w {place}, or {elsewhere}"
-        fix = elsewhere if status.st_mode & stat.S_ISVTX else chmod
+        shared = status.st_mode & stat.S_ISVTX or not (directory or stat.S_ISREG(status.st_mode))
+        fix = elsewhere if shared else chmod
         raise Untrusted(place, "group or others may write it", f"it decides what root does: {fix}")
