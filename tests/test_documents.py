@@ -165,6 +165,41 @@ def test_a_refused_plan_says_what_a_person_reads(tmp_path: Path, capsys: Capture
 
 
 @pytest.mark.parametrize(
+    ("words", "command", "cause", "fix"),
+    [
+        (
+            ("why", "--format", "json", "--hots", "x"),
+            "why",
+            "unknown option --hots; did you mean --host?",
+            "`nvgraft why --help` shows the usage",
+        ),
+        (
+            ("plan", "--format=json", "--mode", "x"),
+            "plan",
+            "argument --mode: invalid choice: 'x'",
+            "choose hook, runtime or legacy",
+        ),
+        (
+            ("plam", "--format", "json"),
+            "",
+            "there is no command 'plam'; did you mean plan?",
+            "`nvgraft help` lists the commands",
+        ),
+    ],
+)
+def test_a_wrong_command_line_is_an_error_document(
+    words: tuple[str, ...], command: str, cause: str, fix: str, capsys: Captured
+) -> None:
+    """With --format json a wrong command line has cause and fix in a document on stdout."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(list(words))
+    assert caught.value.code == 2
+    document = read_document(capsys.readouterr().out)
+    assert (document["schema"], document["exit_code"]) == ("nvgraft.error/1", 2)
+    assert (document["command"], document["cause"], document["fix"]) == (command, cause, fix)
+
+
+@pytest.mark.parametrize(
     ("words", "cause", "fix"),
     [
         (
@@ -178,6 +213,8 @@ def test_a_refused_plan_says_what_a_person_reads(tmp_path: Path, capsys: Capture
             "--container must",
         ),
         (("why", "x", "--host", "eks-t4", "--config", "{missing}"), "no such file", "-config"),
+        (("why", "x", "--host", "ekst4"), "did you mean eks-t4?", "`nvgraft simulate --list`"),
+        (("explain-error", " "), "no text", "pass the error as an argument"),
     ],
 )
 def test_bad_input_is_a_document_too(

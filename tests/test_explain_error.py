@@ -321,7 +321,7 @@ def test_no_text_is_an_input_error(capsys: Captured) -> None:
     assert main(["explain-error", "  "]) == 2
     assert (
         capsys.readouterr().err
-        == "nvgraft explain-error: no text: pass the error as an argument, or on standard input\n"
+        == "nvgraft explain-error: no text | pass the error as an argument, or on standard input\n"
     )
 
 

@@ -63,9 +63,11 @@ def test_a_new_record_replaces_the_old_one(directory: Path) -> None:
 
 
 def test_a_missing_record_is_reported(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A missing record exits with 1 and one line."""
+    """A missing record exits with 1 and one line that says where a record would be found."""
     assert main.main(["last-error", "nobody"]) == 1
-    assert "there is no record of a container 'nobody'" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "there is no record of a container 'nobody'" in error
+    assert "| run the command as root, or for a rootless container as the user" in error
 
 
 def test_a_rootless_hook_keeps_its_record_with_the_user(

@@ -89,6 +89,16 @@ def test_commands_stand_in_groups(capsys: Captured) -> None:
             "nvgraft inventory show: error: unknown option --fromat; did you mean --format?",
         ),
         (
+            ("matrix", "--host", "eks-t4", "--bundels", "x"),
+            "nvgraft matrix",
+            "nvgraft matrix: error: unknown option --bundels; did you mean --bundles?",
+        ),
+        (
+            ("inventory", "--zzz"),
+            "nvgraft inventory",
+            "nvgraft inventory: error: unknown option --zzz",
+        ),
+        (
             ("plan", "--zzz"),
             "nvgraft plan",
             "nvgraft plan: error: unknown option --zzz",

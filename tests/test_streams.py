@@ -131,7 +131,7 @@ def test_a_closed_standard_input_is_empty() -> None:
     """`nvgraft explain-error <&-` says that there is no text."""
     done = nvgraft(["explain-error"], preexec_fn=closing(0))
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("nvgraft explain-error: no text: ")
+    assert done.stderr.startswith("nvgraft explain-error: no text | ")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1"])

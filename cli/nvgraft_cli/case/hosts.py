@@ -36,6 +36,13 @@ def read_snapshot(name: str) -> dict[str, Any]:
 
             parse_host(raw, path)
     except DocumentError as error:
+        if not os.path.lexists(path) and "/" not in name:
+            from nvgraft_cli.shell.parser import nearest
+
+            raise InputError(
+                f"there is no simulated host and no file {name!r}{nearest(name, gallery.names())}"
+                " | name a host of `nvgraft simulate --list`, or the path of a host document"
+            ) from error
         raise InputError(str(error)) from error
     logs.debug("read", host=path, bytes=len(raw))
     document: dict[str, Any] = json.loads(raw)

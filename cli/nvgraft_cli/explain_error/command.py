@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             logs.get().info(f"only the first {LIMIT >> 20} MiB are read")
         text = decode(data[:LIMIT])
     if not text.strip():
-        raise InputError("no text: pass the error as an argument, or on standard input")
+        raise InputError("no text | pass the error as an argument, or on standard input")
     logs.debug("read", characters=len(text))
     analysis = analyse(text)
     if args.format == "json":

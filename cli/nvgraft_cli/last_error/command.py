@@ -58,7 +58,9 @@ def run(args: argparse.Namespace) -> int:
     matching = [path for _, path in sorted(found, reverse=True)]
     if not matching:
         which = f"a container {args.id!r}" if args.id else "any container"
-        raise InputError(f"there is no record of {which} since this machine was started", 1)
+        text = f"there is no record of {which} since this machine was started"
+        fix = "run the command as root, or for a rootless container as the user who started it"
+        raise InputError(f"{text} | {fix}", 1)
     text = _read(matching[0])
     if args.format == "json":
         head, _, messages = text.partition("\n")

@@ -12,12 +12,13 @@ import re
 import sys
 from functools import partial
 from importlib import import_module
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from nvgraft import __version__
 from nvgraft.base.errors import printable
 from nvgraft_cli.shell import arguments
 from nvgraft_cli.shell.commands import GROUPS
+from nvgraft_cli.shell.errors import InputError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(**kwargs)
         self._declare = declare
         self._filled = False
+        self._words: list[str] = []
 
     def fill(self) -> None:
         """Declare the arguments, unless that has been done."""
@@ -144,6 +146,7 @@ class CommandParser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse the arguments of this command; none is left for the parser around it."""
         self.fill()
+        self._words = list(sys.argv[1:] if args is None else args)
         parsed, rest = super().parse_known_args(args, namespace)
         if rest:
             self.error(self.unknown(rest[0]))
@@ -190,11 +193,32 @@ class CommandParser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage of this command and one line, and exit with 2."""
+        """Print the usage of this command and one line, and exit with 2.
+
+        With --format json also print a document: a program gets what a person gets.
+        """
         self.fill()
+        if message.startswith("the following arguments are required"):
+            # A mistyped option is the cause more often than a forgotten argument.
+            message = self._first_unknown() or message
+        words = list(takewhile(lambda word: word != "--", self._words))
+        if "--format=json" in words or ("--format", "json") in pairwise(words):
+            from nvgraft_cli.shell import output, refusals
+
+            fix = "" if " | " in message else f" | `{self.prog} --help` shows the usage"
+            command = self.prog.partition(" ")[2].partition(" ")[0]
+            output.print_document(refusals.document(command, InputError(message + fix), 2))
         self.print_usage(sys.stderr)
         print(printable(f"{self.prog}: error: {message}"), file=sys.stderr)
         raise SystemExit(2)
+
+    def _first_unknown(self) -> str:
+        """Return what is wrong with the first long option that is none, or nothing."""
+        words = takewhile(lambda word: word != "--", self._words)
+        if commands_of(self):  # options behind a command are the command's
+            words = takewhile(lambda word: word.startswith("-"), words)
+        wrong = (word for word in words if word.startswith("--") and not self.knows(word))
+        return next((self.unknown(word) for word in wrong), "")
 
 
 def _or(names: list[str]) -> str:

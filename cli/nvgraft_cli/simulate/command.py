@@ -165,9 +165,12 @@ def _simulate(name: str, command: list[str], node_name: str | None, *, nvml: boo
         )
     path = gallery.path(name) if name in gallery.names() else name
     if path == name and not os.path.exists(name):
+        from nvgraft_cli.shell.parser import nearest
+
         there = ", ".join(gallery.names())
         raise InputError(
-            f"there is no simulated host and no file {name!r} | name one of {there},"
+            f"there is no simulated host and no file {name!r}{nearest(name, gallery.names())}"
+            f" | name one of {there},"
             " or the path of a host document"
         )
     snapshot = read_bytes(path)
