@@ -973,6 +973,17 @@ def test_a_file_at_which_the_loader_stops_is_named(setup: Setup, capsys: Capture
     assert finding["fix"] == "remove /opt/old/libcuda.so.1 from the image"
 
 
+def test_a_library_that_the_image_lacks_is_named(setup: Setup, capsys: Captured) -> None:
+    """A driver's library that needs a library which no image directory has does not load."""
+    (path,) = (name for name in setup.host["files"] if name.endswith("/lib/libcuda.so.535.1"))
+    setup.host["files"][path]["elf"]["needed"] = ["libm.so.6"]
+    code, results = run_doctor(setup, capsys)
+    assert code == 1
+    (finding,) = results["library-shadowed"]["findings"]
+    assert finding["message"].endswith("/libcuda.so.1 needs libm.so.6, which the image lacks")
+    assert finding["fix"] == "add the package that contains libm.so.6 to the image"
+
+
 @pytest.mark.parametrize("variable", [[], ["LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu"]])
 def test_a_32_bit_program_needs_compat32(
     variable: list[str], setup: Setup, capsys: Captured

@@ -59,7 +59,7 @@ FAILURES = (
     ),
     Failure(
         "library-shadowed",
-        "a file of the image is loaded in place of the host's library",
+        "a program of the container does not load the host's library",
         "system has unsupported display driver / cuda driver combination",
     ),
     Failure(

@@ -107,12 +107,16 @@ def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def _unloadable(name: str, proof: Proof, patient: Patient) -> Iterator[Diagnosis]:
-    """Report a file of the image at which the loader stops."""
+    """Report a file of the image at which the loader stops, or that it lacks."""
     failure = proof.load.failures[0]
-    if failure.name != name or failure.words.endswith("No such file or directory"):
-        return  # other checks report these
-    if "no loader" in failure.words:
-        return
+    if failure.name == proof.loader:
+        return  # loader-missing reports it
+    if failure.name != name:
+        if _NOT_FOUND in failure.words:
+            yield _lacks_needed(name, failure)
+        return  # glibc-too-old reports versions
+    if failure.words.endswith("No such file or directory"):
+        return  # library-path reports it
     if proof.loader in _LOADERS_32:
         if "wrong ELF class" in failure.words:
             yield _lacks_compat32(failure.words, patient)
@@ -121,6 +125,14 @@ def _unloadable(name: str, proof: Proof, patient: Patient) -> Iterator[Diagnosis
         failure.words,
         "the loader stops at a file of the image that is not a library",
         f"remove {failure.words.partition(': ')[0]} from the image",
+    )
+
+
+def _lacks_needed(name: str, failure: Failure) -> Diagnosis:
+    return Diagnosis(
+        f"{name} does not load: {failure.needed_by} needs {failure.name}, which the image lacks",
+        "a library of the driver needs a library that the image has to bring",
+        f"add the package that contains {failure.name} to the image",
     )
 
 
