@@ -347,6 +347,15 @@ def test_temporary_files_of_package_managers_are_skipped(image: Path) -> None:
     ["/opt/lib"],
     False,
 )
+@example(
+    [
+        ("/opt/lib", "liba.so.1.2", "file"),
+        ("/opt/lib/glibc-hwcaps/v9", "liba.so.1", "/opt/lib/liba.so.1"),
+        ("/opt/lib/glibc-hwcaps/v9", "liba.so.1.2", "liba.so.1"),
+    ],
+    ["/opt/lib"],
+    False,
+)
 def test_any_image_gets_what_ldconfig_gives_it(
     entries: list[tuple[str, str, str]], conf: list[str], merged: bool
 ) -> None:

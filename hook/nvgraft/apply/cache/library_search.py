@@ -8,6 +8,8 @@ the directories and use the result.
 
 from __future__ import annotations
 
+import errno
+
 from nvgraft.apply.cache.rootfs import check_absent
 from nvgraft.apply.cache.search_path import SearchDirectory, is_leftover, is_library_name
 from nvgraft.base import paths
@@ -156,6 +158,7 @@ class Search:
         return facts
 
     def _behind_link(self, place: FilesDirectory, name: str) -> Facts | None:
+        target = ""
         try:
             target = place.readlink(name)
             if target in self._files:
@@ -169,7 +172,9 @@ class Search:
             )
         except OSError as error:
             check_absent(error)
-            return None
+            # The next link may lead to a SONAME link that will be made; a circle is another error.
+            next_link = error.errno == errno.ENOENT and target and "/" not in target
+            return self._behind_link(place, target) if next_link else None
         except ValueError:
             return None
 
