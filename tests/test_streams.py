@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bundles import EVERYTHING, make_bundle
+from nvgraft_cli.shell import progress, stdin
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import write_whole
 
@@ -132,6 +133,28 @@ def test_a_closed_standard_input_is_empty() -> None:
     done = nvgraft(["explain-error"], preexec_fn=closing(0))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("nvgraft explain-error: no text | ")
+
+
+def test_reading_standard_input_shows_progress(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A pipe that takes long is not silent: stderr says how much was read, and how fast."""
+    monkeypatch.setattr(progress, "_QUIET", 0.0)
+    standard_input = os.dup(0)
+    reading, writing = os.pipe()
+    os.write(writing, b"x" * 3000)
+    os.close(writing)
+    os.dup2(reading, 0)
+    with open(reading, encoding="utf-8") as pipe:
+        monkeypatch.setattr(sys, "stdin", pipe)
+        try:
+            stdin.keep(copied=False)
+            content = os.pread(0, 4000, 0)
+        finally:
+            os.dup2(standard_input, 0)
+            os.close(standard_input)
+    assert content == b"x" * 3000
+    assert capfd.readouterr().err.startswith("nvgraft: reading standard input: 0 MiB, ")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1"])

@@ -1,13 +1,15 @@
 """Keep standard input, so that it can be opened by its path, from its beginning and repeatedly."""
 
 import os
-import shutil
 import stat
 import sys
 import tempfile
 
 from nvgraft.base.files import reason
 from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.shell.progress import Progress
+
+_MIB = 1 << 20
 
 
 def keep(*, copied: bool) -> None:
@@ -24,7 +26,10 @@ def keep(*, copied: bool) -> None:
         if sys.stdin.isatty():
             print("nvgraft: reading standard input; Ctrl-D ends it", file=sys.stderr)
         with tempfile.TemporaryFile() as copy:
-            shutil.copyfileobj(sys.stdin.buffer, copy)
+            with Progress("reading standard input", 0, "MiB") as progress:
+                while data := os.read(sys.stdin.fileno(), _MIB):
+                    copy.write(data)
+                    progress.step(len(data) / _MIB)
             copy.flush()
             os.dup2(copy.fileno(), 0)
     except OSError as error:
