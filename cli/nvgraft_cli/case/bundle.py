@@ -180,24 +180,56 @@ class ContainerSide:
         return parse_config(self.data)
 
     @cached_property
+    def document(self) -> dict[str, Any]:
+        """The whole config.json: commands read members that the hook does not.
+
+        :raises nvgraft.base.errors.Refusal: config.json is not an OCI configuration.
+        """
+        self.spec  # noqa: B018 - refuses what the hook would refuse
+        document: dict[str, Any] = json.loads(self.data)
+        return document
+
+    def member(self, *path: str) -> Any:
+        """Return the member of config.json at ``path``.
+
+        None where it is absent, or where a member above it is absent or not an object.
+
+        :raises nvgraft.base.errors.Refusal: config.json is not an OCI configuration.
+        """
+        value: Any = self.document
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        return value
+
+    @property
     def arguments(self) -> list[str]:
         """The words of process.args; none if config.json has no usable ones.
 
         :raises nvgraft.base.errors.Refusal: config.json is not an OCI configuration.
         """
-        self.spec  # noqa: B018 - refuses what the hook would refuse
-        args = json.loads(self.data).get("process", {}).get("args")
+        args = self.member("process", "args")
         return [word for word in args if isinstance(word, str)] if isinstance(args, list) else []
 
-    @cached_property
+    @property
     def working_directory(self) -> str:
         """The absolute process.cwd, or /.
 
         :raises nvgraft.base.errors.Refusal: config.json is not an OCI configuration.
         """
-        self.spec  # noqa: B018 - refuses what the hook would refuse
-        directory = json.loads(self.data).get("process", {}).get("cwd")
+        directory = self.member("process", "cwd")
         return directory if isinstance(directory, str) and directory.startswith("/") else "/"
+
+    @property
+    def user(self) -> tuple[Any, list[Any]]:
+        """The uid of process.user, and its gid with the additional ones; foreign types stay.
+
+        :raises nvgraft.base.errors.Refusal: config.json is not an OCI configuration.
+        """
+        additional = self.member("process", "user", "additionalGids")
+        return self.member("process", "user", "uid") or 0, [
+            self.member("process", "user", "gid") or 0,
+            *(additional if isinstance(additional, list) else ()),
+        ]
 
     @property
     def rootfs(self) -> "OpenTree":

@@ -195,12 +195,7 @@ def device_permissions(patient: Patient) -> Iterator[Diagnosis]:
     Reported in NVIDIA/nvidia-container-toolkit#210, #179, #33, #268; NVIDIA/nvidia-docker#1547,
     #1523; VirtualGL/virtualgl#10.
     """
-    uid = patient.member("process", "user", "uid") or 0
-    additional = patient.member("process", "user", "additionalGids")
-    groups = [
-        patient.member("process", "user", "gid") or 0,
-        *(additional if isinstance(additional, list) else ()),
-    ]
+    uid, groups = patient.container.user
     devices = patient.host.inventory.devices
     nodes = {
         device.path: device.node

@@ -7,7 +7,7 @@ from nvgraft.formats.tree import PathError
 from nvgraft_cli.doctor.cuda_runtimes import CudaRuntime, find_runtimes, numbers
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 from nvgraft_cli.prove.loading import Failure
-from nvgraft_cli.prove.opened import opened_libraries, prove_in_case
+from nvgraft_cli.prove.opened import opened_libraries
 from nvgraft_cli.prove.proof import Proof
 from nvgraft_specs.cuda_versions import CUDA_VERSIONS
 
@@ -18,19 +18,13 @@ _NOT_FOUND = "cannot open shared object file"
 _LOADERS_32 = {"/lib/ld-linux.so.2", "/lib/ld-linux-armhf.so.3"}
 
 
-def prove_library(patient: Patient, name: str) -> Proof:
-    """Return what ``nvgraft prove`` says of a library or program of the container."""
-    _ = patient.planned  # raises NotChecked
-    return prove_in_case(name, patient.case)
-
-
 def _prove_cuda(patient: Patient) -> Proof:
     requested = set(patient.injected.request.capabilities)
     if not requested & {"compute", "video"}:
         raise NotChecked(
             "libcuda.so.1 is not mounted: the container requests neither compute nor video"
         )
-    return prove_library(patient, "libcuda.so.1")
+    return patient.proof("libcuda.so.1")
 
 
 def _check_no_other_failure(proof: Proof) -> None:
@@ -51,7 +45,7 @@ def loader_missing(patient: Patient) -> Iterator[Diagnosis]:
     """
     if all(bind.target != _SMI for bind in patient.binds()):
         raise NotChecked("nvidia-smi is not mounted")
-    proof = prove_library(patient, _SMI)
+    proof = patient.proof(_SMI)
     failure = next(iter(proof.load.failures), None)
     if failure is None or failure.name != proof.loader:
         return
@@ -59,7 +53,7 @@ def loader_missing(patient: Patient) -> Iterator[Diagnosis]:
         f"nvidia-smi needs the ELF interpreter {proof.loader}, which the image lacks: its start "
         'fails with "no such file or directory"'
     )
-    own = prove_library(patient, "libc.so.6").loader
+    own = patient.proof("libc.so.6").loader
     if own != proof.loader and patient.in_image(own) and "musl" not in own:
         yield Diagnosis(
             f"{message}; the container's own program has the loader {own}",
@@ -87,14 +81,14 @@ def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
         names.insert(1, "libcuda.so")
     reported = set()
     for name in names:
-        proof = prove_library(patient, name)
+        proof = patient.proof(name)
         if proof.verdict == "no":
             if name != "libcuda.so":  # most programs open libcuda.so.1 only
                 yield from _unloadable(name, proof, patient)
             continue
         final = proof.final
         # Forward compatibility is the subject of compat-libraries.
-        if not final.foreign or "/compat/" in final.path or final.path in reported:
+        if not final.foreign or final.is_compat or final.path in reported:
             continue
         reported.add(final.path)
         yield Diagnosis(
@@ -288,9 +282,8 @@ def _driver_loaded(patient: Patient, proof: Proof) -> tuple[str, str]:
     These are the host's, or those of the image's forward compatibility libraries if these load.
     """
     report = patient.host.facts.report
-    path = proof.final.path
-    if proof.final.foreign and "/compat/" in path:
-        version = posixpath.basename(path).partition(".so.")[2]
+    if proof.final.is_compat:
+        version = posixpath.basename(proof.final.path).partition(".so.")[2]
         branch = next(iter(numbers(version)), 0)
         if branch in CUDA_VERSIONS:
             return version, CUDA_VERSIONS[branch]

@@ -1,6 +1,5 @@
 """The facts that checks read about a host and a container, also where a part of them is broken."""
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,8 @@ from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.doctor.machine import Machine, this_machine
+from nvgraft_cli.prove.opened import prove_in_case
+from nvgraft_cli.prove.proof import Proof
 
 
 class NotChecked(Exception):
@@ -60,6 +61,7 @@ class Patient:
         self.cdi = cdi
         self._machine = machine
         self._mode = mode
+        self._proofs: dict[str, Proof] = {}
 
     @cached_property
     def machine(self) -> Machine:
@@ -87,22 +89,9 @@ class Patient:
             raise NotChecked("a config.json alone does not show the image's files")
         return self.container.rootfs
 
-    @cached_property
-    def config_json(self) -> dict[str, Any]:
-        """The whole config.json: checks read members that the hook does not."""
-        self.container.spec  # noqa: B018 - refuses what the hook refuses
-        document: dict[str, Any] = json.loads(self.container.data)
-        return document
-
     def member(self, *path: str) -> Any:
-        """Return the member of config.json at ``path``.
-
-        None where it is absent, or where a member above it is absent or not an object.
-        """
-        value: Any = self.config_json
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
-        return value
+        """Return the member of config.json at ``path``, as the container does."""
+        return self.container.member(*path)
 
     def objects(self, *path: str) -> list[dict[str, Any]]:
         """Return the objects of the list at ``path`` in config.json; none if it is not a list."""
@@ -147,6 +136,15 @@ class Patient:
         _ = self.rootfs
         _ = self.injected
         return self.case.planned_tree
+
+    def proof(self, name: str) -> Proof:
+        """Return what ``nvgraft prove`` says of a library or program of the container; it is asked
+        once.
+        """
+        _ = self.planned
+        if name not in self._proofs:
+            self._proofs[name] = prove_in_case(name, self.case)
+        return self._proofs[name]
 
     @cached_property
     def host_tree(self) -> Tree:

@@ -4,7 +4,6 @@ import re
 
 from nvgraft.plan.actions import Injection
 from nvgraft_cli.doctor.examination import HOST_CHECKS, Result
-from nvgraft_cli.doctor.loading_checks import prove_library
 from nvgraft_cli.doctor.patient import Patient
 from nvgraft_specs import names
 
@@ -56,7 +55,7 @@ def _what_cuda_finds(patient: Patient, problem: str) -> str:
         return f", and CUDA finds no driver: {names.DRIVER_CAPABILITIES} lacks compute"
     if not patient.container.rootfs_known:
         return "; whether CUDA is found is not known without the image's files"
-    proof = prove_library(patient, "libcuda.so.1")
+    proof = patient.proof("libcuda.so.1")
     if proof.verdict == "no":
         return f", and CUDA does not load: {proof.load.failures[0].words}"
     if proof.final.foreign:

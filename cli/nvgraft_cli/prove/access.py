@@ -1,9 +1,7 @@
 """Tell which files the container's process may read: a loader passes over the others."""
 
-import json
 import posixpath
 from collections.abc import Collection
-from typing import Any
 
 from nvgraft.formats.tree import Node, PathError
 from nvgraft_cli.case.bundle import ContainerSide
@@ -69,19 +67,8 @@ def access_of(container: ContainerSide, tree: PlannedTree) -> Access:
 
     :raises nvgraft.base.errors.Refusal: config.json is not an OCI configuration.
     """
-    container.spec  # noqa: B018 - refuses what the hook would refuse
-    document = json.loads(container.data)
-    process = _object(document, "process")
-    user = _object(process, "user")
-    more = user.get("additionalGids")
-    groups = (user.get("gid") or 0, *(more if isinstance(more, list) else ()))
-    effective = _object(process, "capabilities").get("effective")
+    uid, groups = container.user
+    effective = container.member("process", "capabilities", "effective")
     may_all = isinstance(effective, list) and any(name in _CAPABILITIES for name in effective)
-    in_namespace = bool(_object(document, "linux").get("uidMappings"))
-    uid = user.get("uid") or 0
+    in_namespace = bool(container.member("linux", "uidMappings"))
     return Access(tree, uid, groups, everything=may_all or in_namespace)
-
-
-def _object(document: dict[str, Any], name: str) -> dict[str, Any]:
-    value = document.get(name)
-    return value if isinstance(value, dict) else {}

@@ -41,6 +41,11 @@ class FinalFile:
     foreign: bool = False
     consequence: str = ""
 
+    @property
+    def is_compat(self) -> bool:
+        """Whether it is a library of the image's CUDA forward compatibility package."""
+        return self.foreign and "/compat/" in self.path
+
 
 #: Nothing is loaded.
 NO_FILE = FinalFile(LoadedFrom.NONE)
