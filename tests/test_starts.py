@@ -43,7 +43,7 @@ class Node:
         (place / "stat").write_text(f"{pid} (a ) b) S {parent} 1 1")
         for name, target in (
             ("root", str(self.root)),
-            ("cwd", "/work"),
+            ("cwd", "/bundles"),
             ("ns/pid", f"pid:[{namespace}]"),
         ):
             (place / name).unlink(missing_ok=True)
@@ -267,7 +267,7 @@ def test_the_working_directory_is_the_bundle(node: Node) -> None:
     node.ends(RUNC)
     node.start("create", "-b", "x", "c2")
     node.ends(RUNC)
-    assert [start.bundle for start in node.told] == ["/work", "/work/x"]
+    assert [start.bundle for start in node.told] == ["/bundles", "/bundles/x"]
 
 
 def test_nothing_is_kept_of_what_has_ended(node: Node) -> None:
