@@ -15,12 +15,13 @@ from referencing.jsonschema import DRAFT7
 
 import hosts
 from bundles import EVERYTHING, make_bundle
+from nvgraft.cdi.discovery import CdiFacts, discover, live_facts, recorded_facts
+from nvgraft.cdi.specification import host_spec
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft.plan.actions import AllowDevice, Bind, Plan, Tmpfs, Why
 from nvgraft_cli.case.hosts import read_snapshot
 from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.cdi import DEFAULT_STRATEGIES, HOOK, spec
-from nvgraft_cli.cdi.discovery import CdiFacts, discover, live_facts, recorded_facts
 from nvgraft_cli.cdi.planned import planned_spec
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.snapshot.recording import record
@@ -79,7 +80,7 @@ def reference_host(name: str) -> Document:
 def generate(document: Document, *strategies: str) -> Document:
     """Return the specification of a recorded host, as data."""
     discovered = discover(snapshot_host(document), OFFLINE_PATH, recorded_facts(document))
-    text = spec.text(spec.host_spec(discovered, strategies or DEFAULT_STRATEGIES, HOOK), "json")
+    text = spec.text(host_spec(discovered, strategies or DEFAULT_STRATEGIES, HOOK), "json")
     parse_cdi(text.encode(), "spec")
     check_schema(json.loads(text))
     data: Document = json.loads(text)
@@ -391,10 +392,10 @@ def test_the_hook_program() -> None:
     """nvidia-ctk has the hooks as sub-commands; every hook has an environment of its own."""
     discovered = discover(snapshot_host(small_host()), OFFLINE_PATH, None)
     for path, words in (
-        ("/opt/bin/nvidia-ctk", ["nvidia-ctk", "hook"]),
-        ("/opt/my-hook", ["my-hook"]),
+        ("/opt/bin/nvidia-ctk", ("nvidia-ctk", "hook")),
+        ("/opt/my-hook", ("my-hook",)),
     ):
-        hooks = spec.host_spec(discovered, ["index"], path).edits.hooks
+        hooks = host_spec(discovered, ["index"], path).edits.hooks
         assert all(
             hook.path == path and hook.args[: len(words)] == words and hook.env for hook in hooks
         )
@@ -557,9 +558,8 @@ def test_actions_that_cdi_cannot_express() -> None:
     ]
     assert document.version == "0.5.0"
     assert [
-        (node.path, node.host_path, node.permissions)
-        for node in document.devices[0].edits.device_nodes
-    ] == [("/dev/x0", "/dev/nvidia0", None)]
+        (node.path, node.host_path, node.permissions) for node in document.devices[0].edits.nodes
+    ] == [("/dev/x0", "/dev/nvidia0", "")]
 
 
 def test_a_refused_plan_has_no_specification(tmp_path: Path, capsys: Captured) -> None:

@@ -13,8 +13,8 @@ from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.arguments import add_answer, add_host
 
 if TYPE_CHECKING:
+    from nvgraft.cdi.discovery import CdiFacts
     from nvgraft.host.components import Host
-    from nvgraft_cli.cdi.discovery import CdiFacts
 
     Opened = tuple[Host, str, CdiFacts | None]
 
@@ -76,10 +76,10 @@ def _ask_driver(args: argparse.Namespace) -> None:
 
 
 def _this_machine(config_path: str | None) -> "Opened":
+    from nvgraft.cdi.discovery import live_facts
     from nvgraft.host.inventory import path_missing
     from nvgraft.host.live import read_live_host
     from nvgraft.host.places import search_path
-    from nvgraft_cli.cdi.discovery import live_facts
 
     config = read_configuration(config_path)
     host = read_live_host(config)  # with its loader cache, which the kept inventory lacks
@@ -90,8 +90,8 @@ def _this_machine(config_path: str | None) -> "Opened":
 
 
 def _recorded(name: str, config_path: str | None) -> "Opened":
+    from nvgraft.cdi.discovery import recorded_facts
     from nvgraft.host.snapshot import OFFLINE_PATH
-    from nvgraft_cli.cdi.discovery import recorded_facts
 
     side = open_host(name, config_path)
     facts = recorded_facts(side.document or {})
@@ -105,8 +105,9 @@ def run(args: argparse.Namespace) -> int:
 
     :raises nvgraft_cli.shell.errors.InputError: when an input cannot be used.
     """
+    from nvgraft.cdi.discovery import discover
+    from nvgraft.cdi.specification import host_spec
     from nvgraft_cli.cdi import spec
-    from nvgraft_cli.cdi.discovery import discover
 
     if isinstance(args.opened, Refusal):
         raise args.opened
@@ -123,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
             "this host has no GPU or MIG device with its device nodes: check nvidia-smi -L "
             "and ls -l /dev/nvidia*",
         )
-    document = spec.host_spec(
+    document = host_spec(
         discovered, args.device_name_strategy or DEFAULT_STRATEGIES, args.nvidia_cdi_hook_path
     )
     text = spec.text(

@@ -7,9 +7,10 @@ express are left out and listed.
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from nvgraft.cdi.discovery import links_step
+from nvgraft.cdi.edits import CdiEdits, CdiMount, CdiNode, CdiSpec
+from nvgraft.cdi.specification import hook, sorted_spec
 from nvgraft.plan.actions import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, UpdateLoaderCache
-from nvgraft_cli.cdi.spec import hook, spec
-from nvgraft_specs.models import cdi
 
 #: Not NVIDIA's kind: the device stands for one plan, and must not hide one of the host's.
 KIND = "nvgraft/plan"
@@ -21,7 +22,7 @@ _PROFILES = "/etc/nvidia/nvidia-application-profiles-rc.d"
 class PlannedSpec(NamedTuple):
     """The document, and one line for each part of the plan that it lacks."""
 
-    document: cdi.Spec
+    document: CdiSpec
     left_out: list[str]
 
 
@@ -32,44 +33,47 @@ def planned_spec(plan: Plan, hook_path: str) -> PlannedSpec:
         for action in plan.actions
         if isinstance(action, AllowDevice)
     }
-    # A hook of the engine must leave this container alone.
-    edits = cdi.Edits(env=["NVIDIA_VISIBLE_DEVICES=void"])
+    nodes: list[CdiNode] = []
+    mounts: list[CdiMount] = []
     links: list[str] = []
     left_out: list[str] = []
-    later_hooks: list[tuple[str, ...]] = []  # after the one that creates links
+    later_steps: list[tuple[str, ...]] = []  # after the one that creates links
     for action in plan.actions:
         if isinstance(action, Bind) and action.kind == "device" and action.rdev is not None:
-            edits.device_nodes.append(_node(action, access.pop(action.rdev, None)))
+            nodes.append(_node(action, access.pop(action.rdev, None)))
         elif isinstance(action, Bind) and not _in_proc(action.target):
-            options = [*action.options, "bind", "private"]
-            edits.mounts.append(
-                cdi.Mount(hostPath=action.source, containerPath=action.target, options=options)
-            )
+            options = (*action.options, "bind", "private")
+            mounts.append(CdiMount(action.source, action.target, options))
         elif isinstance(action, Symlink):
             links.append(f"{action.target}::{action.path}")
         elif isinstance(action, UpdateLoaderCache):
             # The links of ldconfig: not every hook program has an ldconfig to run.
             links += [f"{target}::{path}" for path, target in plan.links]
             folders = [word for path in action.directories for word in ("--folder", path)]
-            later_hooks.append(("update-ldcache", *folders))
+            later_steps.append(("update-ldcache", *folders))
         elif isinstance(action, Tmpfs):
-            later_hooks += _hook_instead(action)
+            later_steps += _hook_instead(action)
         left_out += _not_expressed(action)
     left_out += [
         f"device rule c {major}:{minor}: no device node has this number" for major, minor in access
     ]
-    if links:
-        arguments = [word for link in links for word in ("--link", link)]
-        edits.hooks.append(hook(hook_path, ["create-symlinks", *arguments]))
-    edits.hooks += [hook(hook_path, arguments) for arguments in later_hooks]
-    return PlannedSpec(spec(KIND, {DEVICE: edits}, cdi.Edits()), left_out)
+    edits = CdiEdits(
+        env=["NVIDIA_VISIBLE_DEVICES=void"],  # a hook of the engine must leave this container alone
+        nodes=nodes,
+        mounts=mounts,
+        hooks=[hook(hook_path, step) for step in (*links_step(links), *later_steps)],
+    )
+    return PlannedSpec(sorted_spec(KIND, {DEVICE: edits}, CdiEdits()), left_out)
 
 
-def _node(action: Bind, access: str | None) -> cdi.DeviceNode:
+def _node(action: Bind, access: str | None) -> CdiNode:
     major, minor = action.rdev or (0, 0)
-    source = action.source if action.source != action.target else None
-    return cdi.DeviceNode(
-        path=action.target, hostPath=source, major=major, minor=minor or None, permissions=access
+    return CdiNode(
+        action.target,
+        host_path=action.source if action.source != action.target else "",
+        major=major,
+        minor=minor,
+        permissions=access or "",
     )
 
 

@@ -81,11 +81,11 @@ def run(args: argparse.Namespace) -> int:
 
     :raises InputError: an input cannot be used.
     """
+    from nvgraft.cdi.discovery import live_facts, recorded_facts
     from nvgraft.host.live import read_live_host
     from nvgraft.host.snapshot import OFFLINE_PATH
     from nvgraft_cli.case.hosts import open_host, read_configuration
     from nvgraft_cli.case.processor import read_isa_level
-    from nvgraft_cli.cdi.discovery import live_facts, recorded_facts
     from nvgraft_cli.snapshot.package import open_package
     from nvgraft_cli.snapshot.recording import ANONYMOUS, record
     from nvgraft_specs.models.host import parse_host

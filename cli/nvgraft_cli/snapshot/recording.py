@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 from nvgraft.base.errors import Refusal
+from nvgraft.cdi.discovery import CdiFacts, discover
 from nvgraft.formats.elf import ElfFacts, NoFacts
 from nvgraft.formats.ldcache_entries import listing_flags
 from nvgraft.formats.tree import Node, PathError, Tree
@@ -19,7 +20,6 @@ from nvgraft.host.components import Host
 from nvgraft.host.gpus import DriverReport
 from nvgraft.host.inventory import read_inventory
 from nvgraft_cli.case.dynamic import BadElf, read_dynamic
-from nvgraft_cli.cdi.discovery import CdiFacts, discover
 from nvgraft_specs.models.host import SCHEMA
 
 _PROC_LIMIT = 1 << 18

@@ -1,25 +1,31 @@
 """Find what a CDI specification of a host contains, as `nvidia-ctk cdi generate` does.
 
-Source: reference behaviour 10.3. A specification contains more than a plan: all files of the
-driver, for every container, from the driver's directories instead of the loader cache. The document
-is written by :mod:`nvgraft_cli.cdi.spec`.
+A specification contains more than a plan: all files of the driver, for every container, from the
+driver's directories instead of the loader cache. :mod:`nvgraft.cdi.specification` turns it into
+edits.
+
+Source: reference behaviour 10.3.
 """
 
-import os
-import posixpath
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from __future__ import annotations
 
+from nvgraft.base import paths
+from nvgraft.base._os import os
 from nvgraft.base.errors import Refusal
-from nvgraft.host.components import Host
-from nvgraft.host.gpus import Gpu, MigDevice
-from nvgraft.host.graphics_files import CharDevice, FileFinder
+from nvgraft.base.values import Value
+from nvgraft.cdi.edits import CdiMount
+from nvgraft.host.graphics_files import FileFinder
 from nvgraft.host.inventory import read_mig_minors
-from nvgraft.host.live import drm_names
 from nvgraft_specs import graphics_files as table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from nvgraft.host.components import Host
+    from nvgraft.host.gpus import Gpu, MigDevice
+    from nvgraft.host.graphics_files import CharDevice
 
 _BINARIES = (
     table.XORG_BINARY,
@@ -44,68 +50,74 @@ _CONTROL_NODES = (
 
 _SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 
-#: The rest of a library's file name, from ".so" on, if it has a version.
-_VERSIONED = re.compile(r"\.so\..*\..*")
 
-
-class CdiFacts(NamedTuple):
-    """Facts that are not files of the driver root.
-
-    :ivar kernel: the kernel's release.
-    :ivar drm: the names of the DRM nodes of each PCI address.
+class CdiFacts(Value):
+    """Facts that are not files of the driver root: the kernel's release, and the names of the DRM
+    nodes of each PCI address.
     """
 
-    kernel: str
-    drm: Mapping[str, Sequence[str]]
+    def __init__(self, kernel: str, drm: Mapping[str, Sequence[str]]) -> None:
+        self.kernel = kernel
+        self.drm = drm
 
 
-class CdiMount(NamedTuple):
-    """A bind mount; ``source`` includes the driver root."""
+class Contents(Value):
+    """What a container gets, in the order of discovery.
 
-    source: str
-    target: str
-    options: tuple[str, ...]
-
-
-@dataclass
-class Contents:
-    """The edits of a container, in the order of discovery. A hook is its name and its arguments."""
-
-    env: list[str] = field(default_factory=list)
-    nodes: list[CharDevice] = field(default_factory=list)
-    mounts: list[CdiMount] = field(default_factory=list)
-    hooks: list[tuple[str, ...]] = field(default_factory=list)
-
-    def add_links(self, links: Iterable[str]) -> None:
-        """Add the hook that creates links, each given as ``TARGET::LINK``; repeated ones once."""
-        arguments = [word for link in dict.fromkeys(links) for word in ("--link", link)]
-        if arguments:
-            self.hooks.append(("create-symlinks", *arguments))
-
-
-class CdiDevice(NamedTuple):
-    """A GPU, or with ``mig_index`` one of its MIG devices, and the edits that it needs."""
-
-    gpu_index: int
-    mig_index: int | None
-    uuid: str
-    contents: Contents
-
-
-class Discovered(NamedTuple):
-    """The content of a host's specification.
-
-    :ivar common: the edits for every device.
-    :ivar missing: one line for each device that is left out.
+    :param steps: what hooks do, each as a sub-command of nvidia-cdi-hook and its arguments.
     """
 
-    common: Contents
-    devices: list[CdiDevice]
-    missing: list[str]
+    def __init__(
+        self,
+        *,
+        env: Iterable[str] = (),
+        nodes: Iterable[CharDevice] = (),
+        mounts: Iterable[CdiMount] = (),
+        steps: Iterable[tuple[str, ...]] = (),
+    ) -> None:
+        self.env = tuple(env)
+        self.nodes = tuple(nodes)
+        self.mounts = tuple(mounts)
+        self.steps = tuple(steps)
+
+
+class FoundDevice(Value):
+    """A GPU, or with ``mig_index`` one of its MIG devices, and what it needs."""
+
+    def __init__(
+        self, gpu_index: int, mig_index: int | None, uuid: str, contents: Contents
+    ) -> None:
+        self.gpu_index = gpu_index
+        self.mig_index = mig_index
+        self.uuid = uuid
+        self.contents = contents
+
+
+class Discovered(Value):
+    """The devices of a host, what each of them needs (``common``), and a line for each device that
+    is left out.
+    """
+
+    def __init__(
+        self, common: Contents, devices: Iterable[FoundDevice], missing: Iterable[str] = ()
+    ) -> None:
+        self.common = common
+        self.devices = tuple(devices)
+        self.missing = tuple(missing)
+
+
+def links_step(links: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return the step that makes links, each TARGET::LINK, as a list of one; without links it is
+    empty.
+    """
+    words = [word for link in dict.fromkeys(links) for word in ("--link", link)]
+    return [("create-symlinks", *words)] if words else []
 
 
 def live_facts(host: Host) -> CdiFacts:
     """Return the facts of this machine."""
+    from nvgraft.host.live import drm_names
+
     drm = {}
     for gpu in host.report.gpus:
         address = _pci_address(gpu)
@@ -119,14 +131,32 @@ def recorded_facts(document: Mapping[str, Any]) -> CdiFacts | None:
     return None if facts is None else CdiFacts(facts["kernel"], facts["drm"])
 
 
-def discover(host: Host, search_path: str, facts: CdiFacts | None) -> Discovered:
+def cache_step(libraries: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return the step that enters the libraries' directories in the loader cache, as a list of one;
+    without libraries it is empty.
+    """
+    folders = dict.fromkeys(
+        paths.dirname(path)
+        for path in libraries
+        if (name := paths.basename(path)).startswith("lib") and ".so" in name[4:]
+    )
+    words = [word for folder in folders for word in ("--folder", folder)]
+    return [("update-ldcache", *words)] if words else []
+
+
+def discover(
+    host: Host, search_path: str, facts: CdiFacts | None, finder: FileFinder | None = None
+) -> Discovered:
     """Return the content of a CDI specification of ``host``.
 
     :param search_path: the directories of binaries, separated by ``:``.
     :param facts: None if they are not recorded.
+    :param finder: finds files in the driver root; None if ``host`` has its loader cache, which a
+        host from the kept inventory lacks.
     :raises Refusal: stage ``detection``, when the libraries of the driver's version are missing.
     """
-    return _Discovery(host, search_path, facts).discover()
+    finder = finder or FileFinder(host.tree, host.machine, lambda: host.entries)
+    return _Discovery(host, search_path, facts, finder).discover()
 
 
 def _pci_address(gpu: Gpu) -> str:
@@ -135,36 +165,44 @@ def _pci_address(gpu: Gpu) -> str:
 
 
 class _Discovery:
-    def __init__(self, host: Host, search_path: str, facts: CdiFacts | None) -> None:
+    def __init__(
+        self, host: Host, search_path: str, facts: CdiFacts | None, finder: FileFinder
+    ) -> None:
         self._host = host
         self._tree = host.tree
-        self._finder = FileFinder(host.tree, host.machine, lambda: host.entries)
+        self._finder = finder
         self._root = host.root.rstrip("/")
         self._version = host.report.driver_version
         self._search_path = search_path
         self._facts = facts
         self._missing: list[str] = []
-        self._dirs: list[str] = []
 
     def discover(self) -> Discovered:
-        common = Contents()
-        self._dirs = self._driver_directories()
-        common.nodes = self._finder.char_devices(_CONTROL_NODES)
-        mounts, links = self._finder.graphics_files(self._version)
-        common.mounts += (self._mount(mount.path, mount.target) for mount in mounts)
-        common.add_links(links)
-        self._libraries(common)
-        self._sockets(common)
-        self._firmware(common)
-        for name in _BINARIES:
-            common.mounts += map(
-                self._mount, self._finder.first(self._search_path.split(":"), name, executable=True)
-            )
-        common.env += [
-            f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(self._dirs)}",
-            "NVIDIA_VISIBLE_DEVICES=void",
-        ]
-        common.hooks.append(("update-application-profile",))
+        directories = self._driver_directories()
+        graphics, links = self._finder.graphics_files(self._version)
+        libraries = self._libraries(directories)
+        common = Contents(
+            env=[
+                f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(directories)}",
+                "NVIDIA_VISIBLE_DEVICES=void",
+            ],
+            nodes=self._finder.char_devices(_CONTROL_NODES),
+            mounts=[
+                *(self._mount(mount.path, mount.target) for mount in graphics),
+                *map(self._mount, libraries),
+                *self._sockets(),
+                *self._firmware(),
+                *self._binaries(),
+            ],
+            steps=[
+                *links_step(links),
+                *links_step(link for path in libraries for link in self._library_links(path)),
+                ("enable-cuda-compat", f"--host-driver-version={self._version}"),
+                *cache_step(libraries),
+                ("disable-device-node-modification",),
+                ("update-application-profile",),
+            ],
+        )
         return Discovered(common, list(self._devices()), self._missing)
 
     def _mount(
@@ -185,26 +223,15 @@ class _Discovery:
             )
         return directories
 
-    def _libraries(self, common: Contents) -> None:
-        directories = [*self._dirs, *(f"{directory}/vdpau" for directory in self._dirs)]
+    def _libraries(self, directories: Sequence[str]) -> list[str]:
         files = [
-            *self._finder.matching(directories, f"*.so.{self._version}"),
-            *self._finder.matching(self._dirs, "libnvidia-nvvm70.so.*"),
+            *self._finder.matching(
+                [*directories, *(f"{directory}/vdpau" for directory in directories)],
+                f"*.so.{self._version}",
+            ),
+            *self._finder.matching(directories, "libnvidia-nvvm70.so.*"),
         ]
-        libraries = list(dict.fromkeys(self._finder.find(path)[0] for path in files))
-        common.mounts += map(self._mount, libraries)
-        common.add_links(link for path in libraries for link in self._library_links(path))
-        common.hooks.append(("enable-cuda-compat", f"--host-driver-version={self._version}"))
-        folders = dict.fromkeys(
-            posixpath.dirname(path)
-            for path in libraries
-            if fnmatchcase(posixpath.basename(path), "lib?*.so*")
-        )
-        if folders:
-            common.hooks.append(
-                ("update-ldcache", *(word for folder in folders for word in ("--folder", folder)))
-            )
-        common.hooks.append(("disable-device-node-modification",))
+        return list(dict.fromkeys(self._finder.find(path)[0] for path in files))
 
     def _library_links(self, path: str) -> Iterator[str]:
         """Yield the links to a library, as ``TARGET::LINK``.
@@ -212,10 +239,10 @@ class _Discovery:
         These are links that programs need, also where the host lacks them, and the SONAME and .so
         links that the host has.
         """
-        directory, name = posixpath.split(path)
-        stem, so, _ = name.partition(".so")
-        if not _VERSIONED.fullmatch(name.removeprefix(stem)):
-            return
+        directory, name = paths.split(path)
+        stem, _, rest = name.partition(".so")
+        if not rest.startswith(".") or "." not in rest[1:]:
+            return  # a name without a version of two numbers
         if stem in {"libcuda", "libnvidia-opticalflow"}:
             yield f"{stem}.so.1::{directory}/{stem}.so"
         elif stem == "libGLX_nvidia":
@@ -240,29 +267,32 @@ class _Discovery:
 
     # ---- services and firmware
 
-    def _sockets(self, common: Contents) -> None:
+    def _sockets(self) -> Iterator[CdiMount]:
         for name in _SERVICE_SOCKETS:
-            common.mounts += (
-                self._mount(path, options=_SOCKET_OPTIONS)
-                for path in self._finder.first(("/run", "/var/run"), name)
-            )
+            for path in self._finder.first(("/run", "/var/run"), name):
+                yield self._mount(path, options=_SOCKET_OPTIONS)
         if self._finder.find(_MPS_DIRECTORY)[1] is not None:
-            common.mounts.append(self._mount(_MPS_DIRECTORY, options=_SOCKET_OPTIONS))
+            yield self._mount(_MPS_DIRECTORY, options=_SOCKET_OPTIONS)
 
-    def _firmware(self, common: Contents) -> None:
+    def _firmware(self) -> Iterator[CdiMount]:
         kernel = self._facts.kernel if self._facts is not None else ""
         directories = [
             path
             for top in ("/lib/firmware/updates", "/lib/firmware")
             for path in (f"{top}/{kernel}" if kernel else top, top)
         ]
-        common.mounts += map(
+        return map(
             self._mount, self._finder.matching(directories, f"nvidia/{self._version}/gsp*.bin")
         )
 
+    def _binaries(self) -> Iterator[CdiMount]:
+        directories = self._search_path.split(":")
+        for name in _BINARIES:
+            yield from map(self._mount, self._finder.first(directories, name, executable=True))
+
     # ---- devices
 
-    def _devices(self) -> Iterator[CdiDevice]:
+    def _devices(self) -> Iterator[FoundDevice]:
         gpus = self._host.report.gpus
         for index, gpu in enumerate(gpus):
             if gpu.mig != "enabled":
@@ -282,23 +312,23 @@ class _Discovery:
         gpu: Gpu,
         needed: Iterable[str],
         optional: Iterable[str],
-    ) -> Iterator[CdiDevice]:
+    ) -> Iterator[FoundDevice]:
         """Yield the device if the host has all nodes that it needs."""
-        nodes = [f"/dev/nvidia{gpu.minor}", *needed]
-        contents = Contents(nodes=self._finder.char_devices([*nodes, *optional]))
-        present = {node.path for node in contents.nodes}
-        absent = [path for path in nodes if path not in present]
+        required = [f"/dev/nvidia{gpu.minor}", *needed]
+        nodes = self._finder.char_devices([*required, *optional])
+        present = {node.path for node in nodes}
+        absent = [path for path in required if path not in present]
         if absent:
             self._missing.append(
                 f"{uuid} is left out: this host has no device node {', '.join(absent)}"
             )
             return
-        contents.add_links(
+        links = [
             link
             for kind in ("card", "render")
             for link in self._finder.drm_links(present, f"pci-{_pci_address(gpu)}-{kind}")
-        )
-        yield CdiDevice(index, mig_index, uuid, contents)
+        ]
+        yield FoundDevice(index, mig_index, uuid, Contents(nodes=nodes, steps=links_step(links)))
 
     def _drm_nodes(self, gpu: Gpu) -> list[str]:
         names = self._facts.drm.get(_pci_address(gpu), ()) if self._facts is not None else ()

@@ -1,0 +1,117 @@
+"""Turn what a host has into a CDI specification.
+
+Edits are common or of one device, none is repeated, and lists are sorted (reference behaviour
+10.2).
+"""
+
+from __future__ import annotations
+
+from nvgraft.cdi.edits import STAGE, CdiDevice, CdiEdits, CdiHook, CdiNode, CdiSpec
+from nvgraft_specs.graphics_files import NODE_ACCESS
+from nvgraft_specs.names import ALL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nvgraft.cdi.discovery import Contents, Discovered, FoundDevice
+
+KIND = "nvidia.com/gpu"
+
+#: The environment of each hook. Without one the hook would get the image's (CVE-2025-23266).
+HOOK_ENV = ("NVIDIA_CTK_DEBUG=false",)
+
+
+def host_spec(discovered: Discovered, strategies: Sequence[str], hook_path: str) -> CdiSpec:
+    """Return the specification of a host, with an entry for each device and naming strategy, and
+    ``all``.
+    """
+    common = edits(discovered.common, hook_path)
+    devices = {
+        device_name(device, strategy): edits(device.contents, hook_path)
+        for device in discovered.devices
+        for strategy in strategies
+    }
+    devices.setdefault(ALL, sum(devices.values(), CdiEdits()))
+    return sorted_spec(
+        KIND, {name: _without(part, common) for name, part in devices.items()}, common
+    )
+
+
+def sorted_spec(kind: str, devices: Mapping[str, CdiEdits], common: CdiEdits) -> CdiSpec:
+    """Return the specification with sorted lists and the lowest version that has all members."""
+    return CdiSpec(
+        kind, [CdiDevice(name, _sorted(devices[name])) for name in sorted(devices)], _sorted(common)
+    )
+
+
+def edits(contents: Contents, hook_path: str) -> CdiEdits:
+    """Return what a container gets as edits, without repetitions."""
+    whole = CdiEdits(
+        env=contents.env,
+        nodes=[
+            # A mode and a group that are 0 are left out, as by the reference's encoder.
+            CdiNode(
+                node.path,
+                major=node.rdev[0],
+                minor=node.rdev[1],
+                mode=node.mode or None,
+                permissions=NODE_ACCESS,
+                gid=node.gid or None,
+            )
+            for node in contents.nodes
+        ],
+        hooks=[hook(hook_path, step) for step in contents.steps],
+        mounts=contents.mounts,
+        gids=[node.gid for node in contents.nodes if node.needs_group],
+    )
+    return CdiEdits() + whole
+
+
+def hook(path: str, step: Sequence[str]) -> CdiHook:
+    """Return the hook that takes one step with the program at ``path``.
+
+    nvidia-ctk has the same commands below its command ``hook``.
+    """
+    name = path.rpartition("/")[2]
+    words = (name, "hook") if name == "nvidia-ctk" else (name,)
+    return CdiHook(STAGE, path, (*words, *step), HOOK_ENV)
+
+
+def device_name(device: FoundDevice, strategy: str) -> str:
+    """Return the name of a device: "uuid", "index" (0, 0:1) or "type-index" (gpu0, mig0:1)."""
+    if strategy == "uuid":
+        return device.uuid
+    name = (
+        str(device.gpu_index)
+        if device.mig_index is None
+        else f"{device.gpu_index}:{device.mig_index}"
+    )
+    if strategy == "index":
+        return name
+    return ("gpu" if device.mig_index is None else "mig") + name
+
+
+def _without(part: CdiEdits, common: CdiEdits) -> CdiEdits:
+    """Return the edits that are not common to all devices; groups are repeated."""
+    return CdiEdits(
+        env=[item for item in part.env if item not in common.env],
+        nodes=[item for item in part.nodes if item not in common.nodes],
+        hooks=[item for item in part.hooks if item not in common.hooks],
+        mounts=[item for item in part.mounts if item not in common.mounts],
+        gids=part.gids,
+    )
+
+
+def _sorted(part: CdiEdits) -> CdiEdits:
+    return CdiEdits(
+        env=part.env,
+        nodes=sorted(part.nodes, key=lambda node: _depth_first(node.path)),
+        hooks=part.hooks,
+        mounts=sorted(part.mounts, key=lambda mount: _depth_first(mount.target)),
+        gids=sorted(part.gids),
+    )
+
+
+def _depth_first(path: str) -> tuple[int, bytes]:
+    return path.rstrip("/").count("/"), path.encode("utf-8", "surrogateescape")
