@@ -1,0 +1,50 @@
+"""The command line of nvgraft-cdi-hook, for the program itself and for all that write it into CDI
+edits.
+
+The reference's edits name one createContainer hook for each step; the program takes those command
+lines as they are. nvgraft's own edits name one hook for all steps::
+
+    nvgraft-cdi-hook [--config FILE] steps STEP [ARGUMENT...] [-- STEP [ARGUMENT...]]...
+
+where STEP is one of the sub-commands below with its options. No argument of a step is ``--``. The
+steps are taken in this order, all or nothing.
+
+Source: reference behaviour 10.3 and the rules of nvidia-cdi-hook. Data only.
+"""
+
+#: The installed program, and the reference's, which takes the same sub-commands.
+PROGRAM = "nvgraft-cdi-hook"
+REFERENCE_PROGRAM = "nvidia-cdi-hook"
+
+CREATE_SYMLINKS = "create-symlinks"
+ENABLE_CUDA_COMPAT = "enable-cuda-compat"
+UPDATE_LDCACHE = "update-ldcache"
+DISABLE_DEVICE_NODE_MODIFICATION = "disable-device-node-modification"
+UPDATE_APPLICATION_PROFILE = "update-application-profile"
+CHMOD = "chmod"
+
+#: The sub-command for several steps in one process, and the word between two steps.
+STEPS = "steps"
+NEXT = "--"
+
+#: The option before a sub-command that names config.toml. Without it the program reads the default
+#: file: no variable leads to another one, because a hook may be started with the container's
+#: environment.
+CONFIG_OPTION = "--config"
+
+#: The environment of every hook in an edit. It must not be empty: runtimes start a hook that has no
+#: variables with the container's (SECURITY R1). It is the reference's, and the program reads
+#: no variable.
+ENVIRONMENT = ("NVIDIA_CTK_DEBUG=false",)
+
+
+def in_one(steps: list[list[str]], config: str = "") -> list[str]:
+    """Return the arguments, without argv[0], of one hook that takes all ``steps``.
+
+    :param steps: for each step the sub-command and its arguments.
+    :param config: the config.toml to use; by default the default file.
+    """
+    words = [CONFIG_OPTION, config] if config else []
+    for index, step in enumerate(steps):
+        words += [NEXT if index else STEPS, *step]
+    return words
