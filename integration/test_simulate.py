@@ -29,7 +29,8 @@ ASK_NVML = """
 import ctypes, json, os, sys
 import pynvml
 if sys.argv[1:]:
-    ctypes.CDLL("libm.so.6")
+    for name in ("libm.so.6", "libdl.so.2", "libpthread.so.0"):
+        ctypes.CDLL(name)
     os.chroot(sys.argv[1])
 pynvml.nvmlLib = ctypes.CDLL("/lib/x86_64-linux-gnu/libnvidia-ml.so.1" if sys.argv[1:] else "libnvidia-ml.so.1")
 try:

@@ -3,7 +3,8 @@
 import pytest
 from pytest_subprocess import FakeProcess
 
-from nvgraft_cli.simulate import demo, host_maker
+from nvgraft_cli.simulate import demo
+from nvgraft_cli.simulate.standins import build
 
 
 def test_the_error_of_a_failed_program(fp: FakeProcess) -> None:
@@ -48,25 +49,25 @@ def test_a_container_that_fails_is_deleted_too(fp: FakeProcess) -> None:
     ("stderr", "reason"),
     [("<stdin>:1: error: x\nmore\n", "<stdin>:1: error: x"), ("", "exit code 1")],
 )
-def test_a_compiler_that_fails_is_a_note(
+def test_a_compiler_that_fails_is_one_line(
     fp: FakeProcess, monkeypatch: pytest.MonkeyPatch, stderr: str, reason: str
 ) -> None:
-    """The simulated host works without the library; a note has the first line of the error."""
+    """The error of a compiler that fails is one line with the first line of its output."""
     monkeypatch.setattr("shutil.which", lambda name, path: "/usr/bin/cc")
     fp.register(["/usr/bin/cc", fp.any()], returncode=1, stderr=stderr)
-    library, note = host_maker._build(b"int x;")
-    assert library is None
-    assert (
-        note
-        == f"the stand-in NVML did not compile ({reason}): the GPUs are served from the snapshot"
+    compiler = build.Compiler("", lambda _soname: b"")
+    with pytest.raises(build.CannotCompile) as error:
+        compiler.library(build.SOURCES / "nvml.c", "libnvidia-ml.so.1")
+    assert str(error.value) == (
+        f"the stand-in nvml.c did not compile ({reason}): the GPUs are served from the snapshot"
     )
 
 
 def test_without_a_compiler_nothing_is_started(
     fp: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a compiler no program is started, and a note says so."""
+    """Without a compiler no program is started, and the error says so."""
     monkeypatch.setattr("shutil.which", lambda name, path: None)
-    library, note = host_maker._build(b"int x;")
-    assert (library, len(fp.calls)) == (None, 0)
-    assert note.startswith("there is no C compiler: ")
+    with pytest.raises(build.CannotCompile, match=r"^there is no C compiler: "):
+        build.Compiler("", lambda _soname: b"")
+    assert len(fp.calls) == 0

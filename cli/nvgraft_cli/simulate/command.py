@@ -14,7 +14,6 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nvgraft.base.errors import printable
@@ -181,7 +180,6 @@ def _simulate(name: str, command: list[str], node_name: str | None, *, nvml: boo
         raise InputError(
             f"only root can make device nodes and mounts in a private namespace | {fix}"
         )
-    source = Path(__file__).with_name("nvml_standin.c").read_bytes() if nvml else None
     directory = os.getcwd()
 
     node = nodes.Registration(node_name) if node_name else None
@@ -191,12 +189,12 @@ def _simulate(name: str, command: list[str], node_name: str | None, *, nvml: boo
         # /proc is still this machine's, which numbers processes as those outside see them.
         pid = int(os.readlink("/proc/self"))
         start = nodes.start_time(pid)
-        notes = sandbox.enter() + host_maker.make(host, snapshot, source)
+        notes = sandbox.enter() + host_maker.make(host, snapshot, compiled=nvml)
         for note in notes:
             logs.get().info(note)
         if node is not None:
             node.announce(pid, start)
-        logs.debug("made", host=host.name, gpus=len(host.nvml.gpus), nvml=source is not None)
+        logs.debug("made", host=host.name, gpus=len(host.nvml.gpus), nvml=nvml)
         return _in_child(lambda: _execute(command, directory))
 
     def leave_namespaces() -> int:

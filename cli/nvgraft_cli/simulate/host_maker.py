@@ -8,12 +8,12 @@ Everything is written to absolute paths of the current root: call this only insi
 import json
 import os
 import re
-import shutil
 import stat
 import subprocess
 
 from nvgraft.system import syscalls
 from nvgraft_cli.simulate import ldcache_writer, sandbox, stubs
+from nvgraft_cli.simulate.standins import build, data
 from nvgraft_specs import names
 from nvgraft_specs.models.host import Device, Directory, Elf, Entry, Host, Ipc, RegularFile, Symlink
 
@@ -21,7 +21,6 @@ CONFIG_DIRECTORY = "/etc/nvidia-container-runtime"
 SNAPSHOT = f"{CONFIG_DIRECTORY}/nvgraft-host.json"
 NVML_CONF = names.STANDIN_NVML
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 _PCI_DEVICES = "/sys/bus/pci/devices"
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -32,12 +31,12 @@ _LISTING = re.compile(r"^\t(\S+) \((libc6(?:,[\w-]+)?)((?:, [^)]*)?)\) => (.+)$"
 _DRIVER_LIBRARY = re.compile(r"^lib(cuda\.so|cudadebugger|nvidia-|nvcuvid|nvoptix)|_nvidia\.so")
 
 
-def make(host: Host, snapshot: bytes, nvml_source: bytes | None) -> list[str]:
+def make(host: Host, snapshot: bytes, *, compiled: bool) -> list[str]:
     """Make ``host`` real in the current root.
 
     :param snapshot: the text of the document, which the hook reads if no stand-in NVML can be
         built.
-    :param nvml_source: C source of the stand-in NVML; None acts as if there were no compiler.
+    :param compiled: compile the stand-ins that answer; False acts as if there were no compiler.
     :returns: notes for the user.
     :raises OSError: a file or mount could not be made; the message names it.
     :raises ValueError: the document has a file that cannot be made (an unknown ELF machine).
@@ -45,9 +44,11 @@ def make(host: Host, snapshot: bytes, nvml_source: bytes | None) -> list[str]:
     root = host.root.rstrip("/")
     notes: list[str] = []
     library = None
-    if nvml_source is not None and _machine_of(host) == _MACHINES.get(os.uname().machine):
-        library, note = _build(nvml_source)
-        notes += [note] if note else []
+    if compiled and _machine_of(host) == _MACHINES.get(os.uname().machine):
+        try:
+            library = _compile(host)
+        except build.CannotCompile as error:
+            notes.append(str(error))
     _proc(host)
     notes += _drm(host)
     for path, entry in sorted(host.files.items(), key=lambda item: (item[0].count("/"), item[0])):
@@ -89,7 +90,7 @@ def config_toml(root: str, snapshot: str | None) -> str:
 
 
 def nvml_conf(host: Host) -> str:
-    """Return the configuration of the stand-in NVML; nvml_standin.c describes the format."""
+    """Return the configuration of the stand-in NVML; standins/nvml.c describes the format."""
     major, minor = host.nvml.cuda_version.split(".")
     lines = [f"driver {host.nvml.driver_version}", f"cuda {int(major) * 1000 + int(minor) * 10}"]
     for gpu in host.nvml.gpus:
@@ -114,38 +115,28 @@ def _machine_of(host: Host) -> str | None:
     )
 
 
-def _build(source: bytes) -> tuple[bytes | None, str]:
-    """Compile the stand-in NVML; return its bytes, or None with a note why that failed."""
-    compiler = shutil.which("cc", path=_PATH)
-    if compiler is None:
-        return (
-            None,
-            (
-                "there is no C compiler: the hook reads the GPUs from the snapshot, NVML has no"
-                " functions"
-            ),
-        )
-    output = "/run/nvgraft-nvml.so"
-    options = ["-shared", "-fPIC", "-O1", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"]
-    command = [compiler, *options, "-x", "c", "-", "-o", output]
-    result = subprocess.run(
-        command, input=source, capture_output=True, env={"PATH": _PATH, "LC_ALL": "C"}, check=False
+def _compile(host: Host) -> bytes:
+    """Return the stand-in NVML of a host.
+
+    :raises CannotCompile: there is no compiler, or it failed.
+    """
+    machine = _MACHINES[os.uname().machine]
+    compiler = build.Compiler(
+        data.c_source(host),
+        lambda soname: stubs.shared_object(64, machine, soname, (), None),
     )
-    if result.returncode:
-        reason = result.stderr.decode(errors="replace").strip().splitlines() or [
-            f"exit code {result.returncode}"
-        ]
-        return (
-            None,
-            (
-                f"the stand-in NVML did not compile ({reason[0]}): the GPUs are served from the"
-                " snapshot"
-            ),
-        )
-    with open(output, "rb") as file:
-        library = file.read()
-    os.unlink(output)
-    return library, ""
+    needed = next(
+        (
+            entry.elf.needed
+            for path, entry in host.files.items()
+            if isinstance(entry, RegularFile)
+            and entry.elf
+            and entry.elf.bits == 64
+            and os.path.basename(path) == f"libnvidia-ml.so.{host.nvml.driver_version}"
+        ),
+        (),
+    )
+    return compiler.library(build.SOURCES / "nvml.c", "libnvidia-ml.so.1", needed)
 
 
 def _proc(host: Host) -> None:

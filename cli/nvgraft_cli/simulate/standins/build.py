@@ -1,0 +1,116 @@
+"""Compile the stand-ins of a simulated host with the C compiler of this machine.
+
+What is built loads wherever a program of this architecture runs with glibc 2.17 or newer: the
+functions that newer versions moved or changed are taken in their oldest version (``glibc.h``), and
+the libraries that had them are named as needed.
+"""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+SOURCES = Path(__file__).parent
+
+_LIBC = "libc.so.6"
+#: Libraries of glibc before 2.34, which are parts of libc.so.6 now.
+_FORMER_LIBRARIES = ("libdl.so.2", "libpthread.so.0")
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_OPTIONS = (
+    "-std=gnu99",
+    "-O1",
+    "-w",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-stack-protector",
+    "-U_FORTIFY_SOURCE",
+    "-Wl,--hash-style=both",
+    "-Wl,--no-as-needed",
+)
+
+
+class CannotCompile(Exception):
+    """There is no compiler, or it failed; the text is one line that says what then works."""
+
+
+class Compiler:
+    """The C compiler of this machine, with the data of one host."""
+
+    def __init__(self, data: str, empty_library: Callable[[str], bytes]) -> None:
+        """Look for the compiler.
+
+        :param data: the C definitions of the host, from :func:`.data.c_source`.
+        :param empty_library: makes a library of this architecture without symbols, by its SONAME.
+        :raises CannotCompile: there is none.
+        """
+        found = shutil.which("cc", path=_PATH)
+        if found is None:
+            raise CannotCompile(
+                "there is no C compiler: the hook reads the GPUs from the snapshot, NVML has no"
+                " functions"
+            )
+        self._compiler = found
+        self._data = data
+        self._empty_library = empty_library
+
+    def library(self, source: Path, soname: str, needed: Sequence[str] = ()) -> bytes:
+        """Return the shared object of a C source.
+
+        :param needed: the libraries that it names as needed besides libc.so.6, in this order.
+        :raises CannotCompile: the compiler failed.
+        """
+        return self._compile(source, ["-shared", *_linker("-soname", soname)], needed)
+
+    def program(self, source: Path, interp: str, needed: Sequence[str] = ()) -> bytes:
+        """Return the dynamically linked program of a C source.
+
+        :param interp: the path of its dynamic linker.
+        :param needed: as for :meth:`library`.
+        :raises CannotCompile: the compiler failed.
+        """
+        # The start files of glibc 2.34 name a version of __libc_start_main that older ones lack.
+        options = ["-pie", "-nostartfiles", *_linker("--dynamic-linker", interp)]
+        return self._compile(source, options, needed)
+
+    def _compile(self, source: Path, options: Sequence[str], needed: Sequence[str]) -> bytes:
+        names = [name for name in dict.fromkeys((*needed, *_FORMER_LIBRARIES)) if name != _LIBC]
+        with tempfile.TemporaryDirectory(prefix="nvgraft-build.") as directory:
+            data, output = f"{directory}/data.h", f"{directory}/output"
+            Path(data).write_text(self._data, encoding="ascii")
+            libraries = self._empty_libraries(directory, names)
+            includes = [f"-I{SOURCES}", "-include", "glibc.h", "-include", data]
+            command = [self._compiler, *_OPTIONS, *includes, str(source), "-o", output, *options]
+            result = subprocess.run(
+                [*command, *libraries],
+                capture_output=True,
+                env={"PATH": _PATH, "LC_ALL": "C", "TMPDIR": directory},
+                check=False,
+            )
+            if result.returncode:
+                reason = result.stderr.decode(errors="replace").strip().splitlines() or [
+                    f"exit code {result.returncode}"
+                ]
+                raise CannotCompile(
+                    f"the stand-in {source.name} did not compile ({reason[0]}): the GPUs are served"
+                    " from the snapshot"
+                )
+            return Path(output).read_bytes()
+
+    def _empty_libraries(self, directory: str, names: Sequence[str]) -> list[str]:
+        """Make a library without symbols for each SONAME, and return their paths.
+
+        The linker then writes the SONAMEs as needed, whether this machine has them or not.
+        """
+        paths = []
+        for number, name in enumerate(names):
+            path = f"{directory}/{number}.so"
+            Path(path).write_bytes(self._empty_library(name))
+            paths.append(path)
+        return paths
+
+
+def _linker(option: str, value: str) -> list[str]:
+    """Return a linker option whose value may have commas, which -Wl would take apart."""
+    return ["-Xlinker", option, "-Xlinker", value]
