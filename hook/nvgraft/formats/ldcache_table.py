@@ -479,16 +479,17 @@ def _merged(items: list[_SortedRow], rows: Sequence[Row], places: Places) -> lis
     for row in rows:
         hwcap = 0 if row.hwcaps is None else _NAMED | row.isa_level << 32
         new = _SortedRow(row.soname, row.flags, row.path, hwcap, row.hwcaps)
-        if not any(_same(new, item, places) for item in merged):
+        if not merged or not any(_same(new, item, places) for item in merged):
             merged.append(new)
-    merged.sort(
-        key=lambda item: (
-            -item.flags,
-            item.kind,
-            item.hwcaps or b"",
-            places.rank(item.path) if item.kind == _PLAIN else 0,
+    if len(merged) > 1:  # most names have one row
+        merged.sort(
+            key=lambda item: (
+                -item.flags,
+                item.kind,
+                item.hwcaps or b"",
+                places.rank(item.path) if item.kind == _PLAIN else 0,
+            )
         )
-    )
     return merged
 
 

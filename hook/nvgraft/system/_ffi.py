@@ -17,6 +17,7 @@ from nvgraft.base._os import os
 
 __all__ = [
     "CHAR_P",
+    "CHAR_P_OR_NULL",
     "INT",
     "LONG",
     "SIZE",
@@ -33,26 +34,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    #: A C type of an argument or a result.
-    Type = type[_ctypes._SimpleCData[Any]]
+    #: The C type of a result.
+    Result = type[_ctypes._SimpleCData[Any]]
+    #: The type of an argument: a C type, or a class of this module that checks the value alone.
+    Type = Result | type["INT"] | type["CHAR_P"]
 
 
 # ctypes calls these types c_int, c_uint and so on. The base class accepts no type argument at run
 # time.
 
 
-class INT(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    _type_ = "i"
-
-
 class LONG(_ctypes._SimpleCData):  # type: ignore[type-arg]
     _type_ = "l"
 
 
-class CHAR_P(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    """A ``const char *`` to immutable bytes: a text, or a structure that C only reads. None is a
-    null pointer.
-    """
+class CHAR_P_OR_NULL(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    """As CHAR_P, and None is a null pointer."""
 
     _type_ = "z"
 
@@ -67,8 +64,25 @@ class _Char(_ctypes._SimpleCData):  # type: ignore[type-arg]
     _type_ = "c"
 
 
-# These are for arguments alone: an unsigned number has the bits of the signed one of its size, and
-# ctypes accepts the values of both.
+# The two types of most arguments. An argument has a type if the type has a from_param(), which
+# accepts a value or raises TypeError; _ctypes passes an int as a C int, and the address of bytes.
+# A C type would also make an object for each value: a call with six arguments would take 1.4 times
+# as long.
+
+
+class INT:
+    """A C int: an int of Python, of which the lower 32 bits are passed."""
+
+    from_param = int.__index__
+
+
+class CHAR_P:
+    """A ``const char *`` to immutable bytes: a text, or a structure that C only reads."""
+
+    from_param = bytes.__bytes__
+
+
+# These are for arguments alone: an unsigned number has the bits of the signed one of its size.
 UINT = INT
 ULONG = SIZE = LONG
 
@@ -79,15 +93,20 @@ class _Function(_ctypes.CFuncPtr):
     _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
 
 
-def find_function(name: str, arguments: Sequence[Type], result: Type) -> Callable[..., int]:
+def find_function(
+    name: str, arguments: Sequence[Type], result: Result | None = None
+) -> Callable[..., int]:
     """Find a function in this process, that is, in the C library.
 
+    :param result: the type of its result; None for a C int, which is what _ctypes expects of a
+        function whose type nobody has set.
     :raises OSError: the C library does not have it.
     """
     program: Any = None
     function = _Function(_ctypes.dlsym(_ctypes.dlopen(program, os.RTLD_NOW), name))
-    function.argtypes = arguments
-    function.restype = result
+    function.argtypes = arguments  # type: ignore[assignment]  # typeshed knows C types alone
+    if result is not None:
+        function.restype = result
     return function
 
 

@@ -18,6 +18,7 @@ from nvgraft.base import paths
 from nvgraft.base._os import os
 from nvgraft.system._ffi import (
     CHAR_P,
+    CHAR_P_OR_NULL,
     INT,
     LONG,
     SIZE,
@@ -33,7 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvgraft.system._ffi import Type
+    from nvgraft.system._ffi import Result, Type
 
 # Flags, as in the kernel's uapi headers.
 AT_EMPTY_PATH = 0x1000
@@ -191,7 +192,7 @@ class _Call:
     the first call.
     """
 
-    def __init__(self, name: str, *types: Type, result: Type = INT) -> None:
+    def __init__(self, name: str, *types: Type, result: Result | None = None) -> None:
         self._name = name
         self._types = types
         self._result = result
@@ -200,7 +201,7 @@ class _Call:
 
     def _find(self) -> Callable[..., int]:
         if self._name in _NUMBERS:
-            self._function = find_function("syscall", (LONG, *self._types), LONG)
+            self._function = find_function("syscall", (INT, *self._types), LONG)
             self._number = (_NUMBERS[self._name][_GENERIC],)
         else:
             self._function = find_function(self._name, self._types, self._result)
@@ -237,7 +238,7 @@ _open_tree = _Call("open_tree", INT, CHAR_P, UINT)
 _move_mount = _Call("move_mount", INT, CHAR_P, INT, CHAR_P, UINT)
 _mount_setattr = _Call("mount_setattr", INT, CHAR_P, UINT, CHAR_P, SIZE)
 _fsopen = _Call("fsopen", CHAR_P, UINT)
-_fsconfig = _Call("fsconfig", INT, UINT, CHAR_P, CHAR_P, INT)
+_fsconfig = _Call("fsconfig", INT, UINT, CHAR_P_OR_NULL, CHAR_P_OR_NULL, INT)
 _fsmount = _Call("fsmount", INT, UINT, UINT)
 _pidfd_open = _Call("pidfd_open", INT, UINT)
 _close_range = _Call("close_range", UINT, UINT, UINT)
@@ -247,7 +248,7 @@ _bpf = _Call("bpf", INT, VOID_P, UINT)
 _setns = _Call("setns", INT, INT)
 _unshare = _Call("unshare", INT)
 _umount2 = _Call("umount2", CHAR_P, INT)
-_mount = _Call("mount", CHAR_P, CHAR_P, CHAR_P, ULONG, CHAR_P)
+_mount = _Call("mount", CHAR_P_OR_NULL, CHAR_P, CHAR_P_OR_NULL, ULONG, CHAR_P_OR_NULL)
 _fcntl = _Call("fcntl", INT, INT, INT)
 _prctl = _Call("prctl", INT, ULONG, VOID_P, ULONG, ULONG)
 _getauxval = _Call("getauxval", ULONG, result=LONG)
@@ -255,8 +256,8 @@ _flock = _Call("flock", INT, INT)
 # setfsuid and setfsgid return the previous id, and never an error.
 _setfsuid = _Call("setfsuid", UINT)
 _setfsgid = _Call("setfsgid", UINT)
-_prlimit = _Call("prlimit64", INT, INT, CHAR_P, VOID_P)
-_landlock_create_ruleset = _Call("landlock_create_ruleset", CHAR_P, SIZE, UINT)
+_prlimit = _Call("prlimit64", INT, INT, CHAR_P_OR_NULL, VOID_P)
+_landlock_create_ruleset = _Call("landlock_create_ruleset", CHAR_P_OR_NULL, SIZE, UINT)
 _landlock_add_rule = _Call("landlock_add_rule", INT, UINT, CHAR_P, UINT)
 _landlock_restrict_self = _Call("landlock_restrict_self", INT, UINT)
 _statx = _Call("statx", INT, CHAR_P, INT, UINT, VOID_P)
