@@ -16,7 +16,7 @@ from referencing.jsonschema import DRAFT7
 import hosts
 from bundles import EVERYTHING, make_bundle
 from nvgraft.cdi.discovery import CdiFacts, discover, live_facts, recorded_facts
-from nvgraft.cdi.specification import host_spec
+from nvgraft.cdi.specification import HookProgram, host_spec
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft.plan.actions import AllowDevice, Bind, Plan, Tmpfs, Why
 from nvgraft_cli.case.hosts import read_snapshot
@@ -80,7 +80,9 @@ def reference_host(name: str) -> Document:
 def generate(document: Document, *strategies: str) -> Document:
     """Return the specification of a recorded host, as data."""
     discovered = discover(snapshot_host(document), OFFLINE_PATH, recorded_facts(document))
-    text = spec.text(host_spec(discovered, strategies or DEFAULT_STRATEGIES, HOOK), "json")
+    text = spec.text(
+        host_spec(discovered, strategies or DEFAULT_STRATEGIES, HookProgram(HOOK)), "json"
+    )
     parse_cdi(text.encode(), "spec")
     check_schema(json.loads(text))
     data: Document = json.loads(text)
@@ -395,7 +397,7 @@ def test_the_hook_program() -> None:
         ("/opt/bin/nvidia-ctk", ("nvidia-ctk", "hook")),
         ("/opt/my-hook", ("my-hook",)),
     ):
-        hooks = host_spec(discovered, ["index"], path).edits.hooks
+        hooks = host_spec(discovered, ["index"], HookProgram(path)).edits.hooks
         assert all(
             hook.path == path and hook.args[: len(words)] == words and hook.env for hook in hooks
         )

@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     :raises nvgraft_cli.shell.errors.InputError: when an input cannot be used.
     """
     from nvgraft.cdi.discovery import discover
-    from nvgraft.cdi.specification import host_spec
+    from nvgraft.cdi.specification import HookProgram, host_spec
     from nvgraft_cli.cdi import spec
 
     if isinstance(args.opened, Refusal):
@@ -125,7 +125,9 @@ def run(args: argparse.Namespace) -> int:
             "and ls -l /dev/nvidia*",
         )
     document = host_spec(
-        discovered, args.device_name_strategy or DEFAULT_STRATEGIES, args.nvidia_cdi_hook_path
+        discovered,
+        args.device_name_strategy or DEFAULT_STRATEGIES,
+        HookProgram(args.nvidia_cdi_hook_path),
     )
     text = spec.text(
         document, args.format or _SUFFIXES.get(os.path.splitext(args.output or "")[1], "yaml")

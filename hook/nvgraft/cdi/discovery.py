@@ -20,9 +20,10 @@ from nvgraft_specs import graphics_files as table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
+    from nvgraft.formats.tree import Tree
     from nvgraft.host.components import Host
     from nvgraft.host.gpus import Gpu, MigDevice
     from nvgraft.host.graphics_files import CharDevice
@@ -46,6 +47,25 @@ _CONTROL_NODES = (
     "/dev/nvidia-uvm-tools",
     "/dev/nvidia-uvm",
     "/dev/nvidiactl",
+)
+
+#: Features of the reference's generator (nvcdi-feature-flags of config.toml).
+EXPLICIT_LIBRARIES = "enable-explicit-driver-libraries"
+NO_SOCKETS = "disable-ipc-discoverer"
+
+#: The libraries of EXPLICIT_LIBRARIES.
+_EXPLICIT = (
+    "libEGL.so",
+    "libGL.so",
+    "libGLESv1_CM.so",
+    "libGLESv2.so",
+    "libGLX.so",
+    "libGLdispatch.so",
+    "libOpenCL.so",
+    "libOpenGL.so",
+    "libnvidia-api.so",
+    "libnvidia-egl-xcb.so",
+    "libnvidia-egl-xlib.so",
 )
 
 _SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
@@ -144,6 +164,40 @@ def cache_step(libraries: Iterable[str]) -> list[tuple[str, ...]]:
     return [("update-ldcache", *words)] if words else []
 
 
+def library_links(tree: Tree, path: str) -> Iterator[str]:
+    """Yield the links to a library at a resolved path, as ``TARGET::LINK``.
+
+    These are links that programs need, also where the host lacks them, and the SONAME and .so links
+    that the host has.
+    """
+    directory, name = paths.split(path)
+    stem, _, rest = name.partition(".so")
+    if not rest.startswith(".") or "." not in rest[1:]:
+        return  # a name without a version of two numbers
+    if stem in {"libcuda", "libnvidia-opticalflow"}:
+        yield f"{stem}.so.1::{directory}/{stem}.so"
+    elif stem == "libGLX_nvidia":
+        yield f"{name}::{directory}/libGLX_indirect.so.0"
+    try:
+        soname = tree.elf(path, sections=False).soname or name
+    except (ValueError, OSError):
+        return  # not a library, or its facts are not recorded
+    if soname != name and _is_link(tree, f"{directory}/{soname}"):
+        yield f"{name}::{directory}/{soname}"
+    stem, so, rest = soname.rpartition(".so")
+    link = stem + so
+    if rest and _is_link(tree, f"{directory}/{link}"):
+        yield f"{soname}::{directory}/{link}"
+
+
+def _is_link(tree: Tree, path: str) -> bool:
+    try:
+        node = tree.lstat(path)
+    except OSError:
+        return False
+    return node is not None and node.type == "symlink"
+
+
 def discover(
     host: Host, search_path: str, facts: CdiFacts | None, finder: FileFinder | None = None
 ) -> Discovered:
@@ -155,8 +209,9 @@ def discover(
         host from the kept inventory lacks.
     :raises Refusal: stage ``detection``, when the libraries of the driver's version are missing.
     """
-    finder = finder or FileFinder(host.tree, host.machine, lambda: host.entries)
-    return _Discovery(host, search_path, facts, finder).discover()
+    discovery = Discovery(host, search_path, facts, finder)
+    common = discovery.common()
+    return Discovered(common, discovery.devices(), discovery.missing)
 
 
 def _pci_address(gpu: Gpu) -> str:
@@ -164,24 +219,40 @@ def _pci_address(gpu: Gpu) -> str:
     return gpu.bus_id.removeprefix("0000")
 
 
-class _Discovery:
+class Discovery:
+    """Finds what devices of one host need. For the parameters see :func:`discover`.
+
+    :ivar missing: one line for each device that was left out for want of a node.
+    """
+
     def __init__(
-        self, host: Host, search_path: str, facts: CdiFacts | None, finder: FileFinder
+        self,
+        host: Host,
+        search_path: str,
+        facts: CdiFacts | None,
+        finder: FileFinder | None = None,
+        features: Collection[str] = (),
     ) -> None:
         self._host = host
         self._tree = host.tree
-        self._finder = finder
+        self._finder = finder or FileFinder(host.tree, host.machine, lambda: host.entries)
         self._root = host.root.rstrip("/")
         self._version = host.report.driver_version
         self._search_path = search_path
         self._facts = facts
-        self._missing: list[str] = []
+        self._features = features
+        self._minors: dict[str, int] | None = None
+        self.missing: list[str] = []
 
-    def discover(self) -> Discovered:
+    def common(self) -> Contents:
+        """Return what every device needs.
+
+        :raises Refusal: see :func:`discover`.
+        """
         directories = self._driver_directories()
         graphics, links = self._finder.graphics_files(self._version)
         libraries = self._libraries(directories)
-        common = Contents(
+        return Contents(
             env=[
                 f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(directories)}",
                 "NVIDIA_VISIBLE_DEVICES=void",
@@ -190,20 +261,19 @@ class _Discovery:
             mounts=[
                 *(self._mount(mount.path, mount.target) for mount in graphics),
                 *map(self._mount, libraries),
-                *self._sockets(),
+                *(() if NO_SOCKETS in self._features else self._sockets()),
                 *self._firmware(),
                 *self._binaries(),
             ],
             steps=[
                 *links_step(links),
-                *links_step(link for path in libraries for link in self._library_links(path)),
+                *links_step(link for path in libraries for link in library_links(self._tree, path)),
                 ("enable-cuda-compat", f"--host-driver-version={self._version}"),
                 *cache_step(libraries),
                 ("disable-device-node-modification",),
                 ("update-application-profile",),
             ],
         )
-        return Discovered(common, list(self._devices()), self._missing)
 
     def _mount(
         self, path: str, target: str | None = None, options: tuple[str, ...] = table.OPTIONS
@@ -231,39 +301,9 @@ class _Discovery:
             ),
             *self._finder.matching(directories, "libnvidia-nvvm70.so.*"),
         ]
+        if EXPLICIT_LIBRARIES in self._features:
+            files += [path for name in _EXPLICIT for path in self._finder.libraries(name)]
         return list(dict.fromkeys(self._finder.find(path)[0] for path in files))
-
-    def _library_links(self, path: str) -> Iterator[str]:
-        """Yield the links to a library, as ``TARGET::LINK``.
-
-        These are links that programs need, also where the host lacks them, and the SONAME and .so
-        links that the host has.
-        """
-        directory, name = paths.split(path)
-        stem, _, rest = name.partition(".so")
-        if not rest.startswith(".") or "." not in rest[1:]:
-            return  # a name without a version of two numbers
-        if stem in {"libcuda", "libnvidia-opticalflow"}:
-            yield f"{stem}.so.1::{directory}/{stem}.so"
-        elif stem == "libGLX_nvidia":
-            yield f"{name}::{directory}/libGLX_indirect.so.0"
-        try:
-            soname = self._tree.elf(path, sections=False).soname or name
-        except (ValueError, OSError):
-            return  # not a library, or its facts are not recorded
-        if soname != name and self._is_link(f"{directory}/{soname}"):
-            yield f"{name}::{directory}/{soname}"
-        stem, so, rest = soname.rpartition(".so")
-        link = stem + so
-        if rest and self._is_link(f"{directory}/{link}"):
-            yield f"{soname}::{directory}/{link}"
-
-    def _is_link(self, path: str) -> bool:
-        try:
-            node = self._tree.lstat(path)
-        except OSError:
-            return False
-        return node is not None and node.type == "symlink"
 
     # ---- services and firmware
 
@@ -292,17 +332,33 @@ class _Discovery:
 
     # ---- devices
 
-    def _devices(self) -> Iterator[FoundDevice]:
+    def devices(self) -> list[FoundDevice]:
+        """Return the GPUs without MIG and the MIG devices that have their nodes."""
         gpus = self._host.report.gpus
-        for index, gpu in enumerate(gpus):
-            if gpu.mig != "enabled":
-                yield from self._device(index, None, gpu.uuid, gpu, (), self._drm_nodes(gpu))
-        minors = dict(read_mig_minors(self._tree)) if any(gpu.mig_devices for gpu in gpus) else {}
-        for index, gpu in enumerate(gpus):
-            for mig_index, device in enumerate(gpu.mig_devices if gpu.mig == "enabled" else ()):
-                yield from self._device(
-                    index, mig_index, device.uuid, gpu, _capability_nodes(gpu, device, minors), ()
-                )
+        found = [self.gpu(index) for index, gpu in enumerate(gpus) if gpu.mig != "enabled"]
+        found += [
+            self.mig_device(index, mig_index)
+            for index, gpu in enumerate(gpus)
+            for mig_index in range(len(gpu.mig_devices) if gpu.mig == "enabled" else 0)
+        ]
+        return [device for device in found if device is not None]
+
+    def gpu(self, index: int) -> FoundDevice | None:
+        """Return a whole GPU by NVML's index, or None if it lacks its node."""
+        gpu = self._host.report.gpus[index]
+        return self._device(index, None, gpu.uuid, gpu, (), self._drm_nodes(gpu))
+
+    def mig_device(self, index: int, mig_index: int) -> FoundDevice | None:
+        """Return a MIG device of a GPU, or None if it lacks a node."""
+        gpu = self._host.report.gpus[index]
+        device = gpu.mig_devices[mig_index]
+        needed = _capability_nodes(gpu, device, self._mig_minors())
+        return self._device(index, mig_index, device.uuid, gpu, needed, ())
+
+    def _mig_minors(self) -> dict[str, int]:
+        if self._minors is None:
+            self._minors = dict(read_mig_minors(self._tree))
+        return self._minors
 
     def _device(
         self,
@@ -312,23 +368,22 @@ class _Discovery:
         gpu: Gpu,
         needed: Iterable[str],
         optional: Iterable[str],
-    ) -> Iterator[FoundDevice]:
-        """Yield the device if the host has all nodes that it needs."""
+    ) -> FoundDevice | None:
         required = [f"/dev/nvidia{gpu.minor}", *needed]
         nodes = self._finder.char_devices([*required, *optional])
         present = {node.path for node in nodes}
         absent = [path for path in required if path not in present]
         if absent:
-            self._missing.append(
+            self.missing.append(
                 f"{uuid} is left out: this host has no device node {', '.join(absent)}"
             )
-            return
+            return None
         links = [
             link
             for kind in ("card", "render")
             for link in self._finder.drm_links(present, f"pci-{_pci_address(gpu)}-{kind}")
         ]
-        yield FoundDevice(index, mig_index, uuid, Contents(nodes=nodes, steps=links_step(links)))
+        return FoundDevice(index, mig_index, uuid, Contents(nodes=nodes, steps=links_step(links)))
 
     def _drm_nodes(self, gpu: Gpu) -> list[str]:
         names = self._facts.drm.get(_pci_address(gpu), ()) if self._facts is not None else ()

@@ -6,29 +6,47 @@ Edits are common or of one device, none is repeated, and lists are sorted (refer
 
 from __future__ import annotations
 
+from nvgraft.base.values import Value
 from nvgraft.cdi.edits import STAGE, CdiDevice, CdiEdits, CdiHook, CdiNode, CdiSpec
+from nvgraft_specs import cdi_hooks
 from nvgraft_specs.graphics_files import NODE_ACCESS
 from nvgraft_specs.names import ALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nvgraft.cdi.discovery import Contents, Discovered, FoundDevice
 
 KIND = "nvidia.com/gpu"
 
-#: The environment of each hook. Without one the hook would get the image's (CVE-2025-23266).
-HOOK_ENV = ("NVIDIA_CTK_DEBUG=false",)
+
+class HookProgram(Value):
+    """The program that takes the steps, and whether one process takes all of them.
+
+    :param config: with ``together``, the config.toml that it reads; "" for the default file.
+    """
+
+    def __init__(self, path: str, *, together: bool = False, config: str = "") -> None:
+        self.path = path
+        self.together = together
+        self.config = config
+
+    def hooks(self, steps: Iterable[Sequence[str]]) -> list[CdiHook]:
+        """Return the hooks that take ``steps``, none twice."""
+        listed = [list(step) for step in dict.fromkeys(map(tuple, steps))]
+        if not (self.together and listed):
+            return [hook(self.path, step) for step in listed]
+        return [hook(self.path, cdi_hooks.in_one(listed, self.config))]
 
 
-def host_spec(discovered: Discovered, strategies: Sequence[str], hook_path: str) -> CdiSpec:
+def host_spec(discovered: Discovered, strategies: Sequence[str], program: HookProgram) -> CdiSpec:
     """Return the specification of a host, with an entry for each device and naming strategy, and
     ``all``.
     """
-    common = edits(discovered.common, hook_path)
+    common = edits(discovered.common, program)
     devices = {
-        device_name(device, strategy): edits(device.contents, hook_path)
+        device_name(device, strategy): edits(device.contents, program)
         for device in discovered.devices
         for strategy in strategies
     }
@@ -45,8 +63,11 @@ def sorted_spec(kind: str, devices: Mapping[str, CdiEdits], common: CdiEdits) ->
     )
 
 
-def edits(contents: Contents, hook_path: str) -> CdiEdits:
-    """Return what a container gets as edits, without repetitions."""
+def edits(contents: Contents, program: HookProgram, *, groups: bool = True) -> CdiEdits:
+    """Return what a container gets as edits, without repetitions.
+
+    :param groups: whether it gets the groups of the nodes that only their group may open.
+    """
     whole = CdiEdits(
         env=contents.env,
         nodes=[
@@ -61,21 +82,22 @@ def edits(contents: Contents, hook_path: str) -> CdiEdits:
             )
             for node in contents.nodes
         ],
-        hooks=[hook(hook_path, step) for step in contents.steps],
+        hooks=program.hooks(contents.steps),
         mounts=contents.mounts,
-        gids=[node.gid for node in contents.nodes if node.needs_group],
+        gids=[node.gid for node in contents.nodes if groups and node.needs_group],
     )
     return CdiEdits() + whole
 
 
 def hook(path: str, step: Sequence[str]) -> CdiHook:
-    """Return the hook that takes one step with the program at ``path``.
+    """Return the hook that takes one step with the program at ``path``. Its environment is never
+    empty: without one it would get the image's (CVE-2025-23266).
 
     nvidia-ctk has the same commands below its command ``hook``.
     """
     name = path.rpartition("/")[2]
     words = (name, "hook") if name == "nvidia-ctk" else (name,)
-    return CdiHook(STAGE, path, (*words, *step), HOOK_ENV)
+    return CdiHook(STAGE, path, (*words, *step), cdi_hooks.ENVIRONMENT)
 
 
 def device_name(device: FoundDevice, strategy: str) -> str:
