@@ -84,6 +84,25 @@ def test_all_commands_name_the_same_file(name: str, tmp_path: Path, capsys: Capt
     assert head == f"{CUDA} is in the container" + (f", but {trouble}" if trouble else "")
 
 
+def test_forward_compatibility_by_the_hook_is_no_trouble(tmp_path: Path, capsys: Captured) -> None:
+    """A compat library that the hook itself puts first is named, and nothing is wrong with it;
+    one that LD_LIBRARY_PATH puts first is in the first lines.
+    """
+    place = "usr/local/cuda/compat"
+    files = {f"{place}/libcuda.so.1": library(CUDA), f"{place}/libcuda.so.575.51.03": library(CUDA)}
+    for where, env, trouble in (
+        ("rule", (), False),
+        ("path", (f"LD_LIBRARY_PATH=/{place}",), True),
+    ):
+        bundle = made(tmp_path / where, files, *env)
+        (why,) = answer(capsys, "why", CUDA, "--bundle", bundle)["answers"]
+        assert why["loading"]["file"]["path"].startswith(f"/{place}/libcuda.so.")
+        head, *_ = text(capsys, "why", CUDA, "--bundle", bundle)
+        assert ("but" in head) is trouble
+        story = answer(capsys, "explain", "--bundle", bundle)
+        assert ("; but" in story["headline"]) is trouble
+
+
 def test_the_page_names_the_file(tmp_path: Path, capsys: Captured) -> None:
     """The page of ``explain`` has the file and the reason in the loader's step and its heading."""
     files, env, _, trouble = CASES["a stub on LD_LIBRARY_PATH"]

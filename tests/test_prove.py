@@ -354,6 +354,92 @@ def test_a_library_of_the_image_in_place_of_the_hosts_is_exit_code_4(
     )
 
 
+LIBS = "usr/lib/x86_64-linux-gnu"
+
+
+@pytest.mark.parametrize(
+    ("files", "links", "env", "file", "how"),
+    [
+        (
+            [f"{LIBS}/libcuda.so.999.10.00"],
+            {f"{LIBS}/libcuda.so.1": "libcuda.so.999.10.00"},
+            "",
+            f"/{LIBS}/libcuda.so.999.10.00",
+            (
+                "loader cache: the link libcuda.so.1 leads to the greater version, "
+                "libcuda.so.999.10.00, not to libcuda.so.560.35.03"
+            ),
+        ),
+        (
+            [f"{LIBS}/libcuda.so.999.10.00"],
+            {f"{LIBS}/libcuda.so.1": "libcuda.so.999.10.00"},
+            f"LD_LIBRARY_PATH=/{LIBS}",
+            f"/{LIBS}/libcuda.so.999.10.00",
+            (
+                "LD_LIBRARY_PATH: the link libcuda.so.1 leads to the greater version, "
+                "libcuda.so.999.10.00, not to libcuda.so.560.35.03"
+            ),
+        ),
+        (
+            [f"{LIBS}/libcuda.so.1"],
+            {},
+            "",
+            f"/{LIBS}/libcuda.so.1",
+            "loader cache: it is in the place of the link to the host's libcuda.so.560.35.03",
+        ),
+        (
+            [f"{LIBS}/glibc-hwcaps/x86-64-v2/libcuda.so.1"],
+            {},
+            "",
+            f"/{LIBS}/glibc-hwcaps/x86-64-v2/libcuda.so.1",
+            "loader cache, for processors of level x86-64-v2",
+        ),
+        (
+            ["usr/local/cuda/compat/libcuda.so.575.51.03"],
+            {"usr/local/cuda/compat/libcuda.so.1": "libcuda.so.575.51.03"},
+            "",
+            "/usr/local/cuda/compat/libcuda.so.575.51.03",
+            "loader cache: the hook puts CUDA's compatibility libraries first",
+        ),
+        (
+            ["opt/lib/libcuda.so.1"],
+            {},
+            "NVIDIA_DRIVER_CAPABILITIES=utility",
+            "/opt/lib/libcuda.so.1",
+            "loader cache: the container gets no libcuda.so.1 of the host",
+        ),
+    ],
+    ids=["greater", "greater-on-path", "regular", "hwcaps", "compat", "not-mounted"],
+)
+def test_it_is_said_why_a_library_of_the_image_comes_first(
+    files: list[str],
+    links: dict[str, str],
+    env: str,
+    file: str,
+    how: str,
+    tmp_path: Path,
+    capsys: Captured,
+) -> None:
+    """The rule of the loader alone does not tell why the host's library is not the one found."""
+    content = image(
+        *((name, library("libcuda.so.1")) for name in files), ("etc/ld.so.conf", b"/opt/lib\n")
+    )
+    content[LOADER.lstrip("/")] += HWCAPS
+    path = bundle(tmp_path / "b", content, *filter(None, [env]))
+    for link, target in links.items():
+        (tmp_path / "b/rootfs" / link).symlink_to(target)
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert (code, proof["file"]["path"], proof["file"]["how"]) == (4, file, how)
+
+
+def test_a_loader_of_musl_is_found_behind_a_link(tmp_path: Path, capsys: Captured) -> None:
+    """An image without glibc's loader has musl's named, also where /lib is a link to /usr/lib."""
+    path = bundle(tmp_path / "b", {"usr/bin/app": b"static", "usr/lib/ld-musl-x86_64.so.1": b"x"})
+    (tmp_path / "b/rootfs/lib").symlink_to("usr/lib")
+    _, (proof,) = run_prove(capsys, "/usr/bin/nvidia-smi", "--bundle", path)
+    assert any("musl's loader /lib/ld-musl-x86_64.so.1" in note for note in proof["notes"])
+
+
 @pytest.mark.parametrize(
     ("place", "words"),
     [("usr/local/cuda/lib64/stubs", "error 34"), ("usr/local/cuda/compat", "error 804")],

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.doctor.cuda_runtimes import CudaRuntime, find_runtimes, numbers
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
+from nvgraft_cli.prove.final_file import FinalFile
 from nvgraft_cli.prove.loading import Failure
 from nvgraft_cli.prove.opened import opened_libraries
 from nvgraft_cli.prove.proof import Proof
@@ -95,7 +96,7 @@ def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
             f"{name}: the container's program loads {final.path} of the image, not the host's "
             f"({final.how})",
             final.consequence,
-            _way_out(final.how, final.path),
+            _way_out(final),
             "warning" if name == "libcuda.so" else "error",
         )
 
@@ -141,15 +142,20 @@ def _lacks_compat32(words: str, patient: Patient) -> Diagnosis:
     )
 
 
-def _way_out(how: str, path: str) -> str:
-    """Return how to make the loader take the host's file instead of ``path``."""
+def _way_out(final: FinalFile) -> str:
+    """Return how to make the loader take the host's file."""
+    path, rule = final.path, final.rule
     directory = path.rpartition("/")[0]
-    if how == "LD_LIBRARY_PATH":
-        return f"remove the directory of {path} from LD_LIBRARY_PATH, or the file from the image"
-    if how == "LD_PRELOAD" or how.startswith("/etc/"):
-        return f"remove {path} from {how}"
-    if how.startswith(("RPATH", "RUNPATH")):
-        return f"remove {path} from the image, or build {how.partition(' of ')[2]} without the path"
+    if not final.precedence.words:
+        if rule == "LD_LIBRARY_PATH":
+            return (
+                f"remove the directory of {path} from LD_LIBRARY_PATH, or the file from the image"
+            )
+        if rule == "LD_PRELOAD" or rule.startswith("/etc/"):
+            return f"remove {path} from {rule}"
+        if rule.startswith(("RPATH", "RUNPATH")):
+            program = rule.partition(" of ")[2]
+            return f"remove {path} from the image, or build {program} without the path"
     return f"remove the driver libraries in {directory} from the image"
 
 

@@ -1,4 +1,4 @@
-"""Say which file a library's name leads to, and what happens when it is not the host's.
+"""Say which file a library's name leads to, why, and what happens when it is not the host's.
 
 Sources of the consequences: NVIDIA's CUDA documentation (cudaErrorStubLibrary 34,
 cudaErrorSystemDriverMismatch 803, cudaErrorCompatNotSupportedOnDevice 804) and NVML's
@@ -10,7 +10,10 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from nvgraft.plan.actions import Injection, Plan
+from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.loading import Load, Object
+from nvgraft_cli.prove.precedence import NO_REASON, Precedence, precedence
 from nvgraft_specs import catalogue
 
 _VERSION = re.compile(r"\.so\.(\d{3,4}\.\d+(?:\.\d+)?)$")
@@ -30,16 +33,23 @@ class FinalFile:
     """The file that is loaded in the end.
 
     :ivar path: symbolic links followed; "" if nothing is loaded.
-    :ivar how: the rule by which it was found.
+    :ivar rule: the rule of the loader by which it was found.
     :ivar foreign: it is loaded in place of a library of the host's driver.
+    :ivar precedence: why it comes before the host's, if it is foreign.
     :ivar consequence: what happens because it is foreign, or "".
     """
 
     side: LoadedFrom
     path: str = ""
-    how: str = ""
+    rule: str = ""
     foreign: bool = False
+    precedence: Precedence = NO_REASON
     consequence: str = ""
+
+    @property
+    def how(self) -> str:
+        """The rule by which it was found, and why it comes before the host's."""
+        return ": ".join(filter(None, (self.rule, self.precedence.words)))
 
     @property
     def is_compat(self) -> bool:
@@ -57,19 +67,27 @@ def is_driver_library(name: str) -> bool:
     return any(base == row or base.startswith(f"{row}.") for row in _DRIVER_LIBRARIES)
 
 
-def final_file(what: str, load: Load, driver_version: str) -> FinalFile:
+def final_file(what: str, load: Load, plan: Plan, tree: PlannedTree) -> FinalFile:
     """Return the file that ``what`` leads to.
 
-    :param driver_version: the host's; "" if it is not known.
+    :param plan: the container's; ``tree`` is the file system after it.
     """
     root = load.root
     if root is None:
         return NO_FILE
     if root.from_host:
         return FinalFile(LoadedFrom.HOST, root.file, root.how)
-    foreign = is_driver_library(what)
-    words = _consequence(root, driver_version) if foreign else ""
-    return FinalFile(LoadedFrom.IMAGE, root.file, root.how, foreign, words)
+    if not is_driver_library(what):
+        return FinalFile(LoadedFrom.IMAGE, root.file, root.how)
+    version = plan.host.driver_version if isinstance(plan, Injection) else ""
+    return FinalFile(
+        LoadedFrom.IMAGE,
+        root.file,
+        root.how,
+        foreign=True,
+        precedence=precedence(what, root, plan, tree),
+        consequence=_consequence(root, version or ""),
+    )
 
 
 def _consequence(loaded: Object, driver_version: str) -> str:

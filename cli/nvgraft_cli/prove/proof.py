@@ -57,7 +57,7 @@ class Proof:
         """What a person must know: that it does not load, or loads from the image; else ""."""
         if self.verdict == "no":
             return f"{self.what} does not load"
-        if self.final.foreign:
+        if self.final.foreign and not self.final.precedence.by_compat_rule:
             return f"the container's program loads {self.final.path} of the image"
         return ""
 
@@ -266,8 +266,7 @@ def prove(
             Failure(loader.path, what, "Error relocating: symbols of glibc are not in musl's libc")
         )
         verdict = "no"
-    version = plan.host.driver_version if isinstance(plan, Injection) else ""
-    final = final_file(what, outcome, version or "")
+    final = final_file(what, outcome, plan, tree)
     return Proof(what, verdict, opened_by, loader.path, outcome, tuple(notes), final)
 
 
@@ -287,7 +286,10 @@ def _without_loader(
     what: str, path: str, opened_by: str, error: OSError, tree: PlannedTree, notes: list[str]
 ) -> Proof:
     """Return the answer for an image that lacks the loader ``path``."""
-    musl = [name for name in tree.listdir("/lib") if name.startswith("ld-musl-")]
+    try:
+        musl = [name for name in tree.listdir(tree.resolve("/lib")) if name.startswith("ld-musl-")]
+    except (OSError, PathError):
+        musl = []
     if musl:
         notes.append(
             f"the image has musl's loader /lib/{musl[0]}, which cannot load programs and libraries "

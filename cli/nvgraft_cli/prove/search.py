@@ -71,8 +71,9 @@ _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-
 _MUSL_ORIGIN = re.compile(r"\$ORIGIN|\$\{ORIGIN\}")
 _CACHE_PATH = re.compile(rb"(?<![\x21-\x7e])(/[\x21-\x7e]*/ld\.so\.cache)\0")
 
-#: The rule "how" of a library in one of the loader's own directories.
+#: The rules "how" of a library in one of the loader's own directories, and in its cache.
 _BUILT_IN = "directory built into the loader"
+CACHED = "loader cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,9 +350,9 @@ class Searcher:
         no_defaults = requester is not None and requester.search.no_default_directories
         cached = self._cached(name)
         if cached is not None and not (
-            no_defaults and cached.startswith(tuple(f"{path}/" for path in self._directories))
+            no_defaults and cached[0].startswith(tuple(f"{path}/" for path in self._directories))
         ):
-            yield cached, "loader cache"
+            yield cached
         if not no_defaults:
             for directory in self._directories:
                 yield from self._in_directory(directory, name, _BUILT_IN)
@@ -361,7 +362,7 @@ class Searcher:
         for level in self._hwcaps:
             subdirectory = posixpath.join(directory, "glibc-hwcaps", level)
             if self._resolved(subdirectory) is not None:
-                yield posixpath.join(subdirectory, name), f"{how}, for processors of level {level}"
+                yield posixpath.join(subdirectory, name), _for_level(how, level)
         for level in self._undecided_hwcaps:
             path = posixpath.join(directory, "glibc-hwcaps", level, name)
             if self._resolved(path) is not None:
@@ -428,24 +429,26 @@ class Searcher:
         first = self.loader.directories[0].strip("/") if self.loader.directories else ""
         return first if first.startswith("lib") else _LIB.get((self._machine, self._bits), "lib")
 
-    def _cached(self, name: str) -> str | None:
-        """Return the path that the loader takes from its cache, or None (_dl_load_cache_lookup).
+    def _cached(self, name: str) -> tuple[str, str] | None:
+        """Return the path that the loader takes from its cache with the rule, or None.
+
+        Source: glibc's _dl_load_cache_lookup.
 
         The loader tries only one path of its cache.
         """
         if self._table is None:
             return None
-        path = self._row(self._table, name)
-        if path is not None and self.loader.cache is None:
+        found = self._row(self._table, name)
+        if found is not None and self.loader.cache is None:
             self.undecided = True
             self.unknown.append(
-                f"which cache {self.loader.path} reads; if it is {CACHE}, {path} is loaded"
+                f"which cache {self.loader.path} reads; if it is {CACHE}, {found[0]} is loaded"
             )
             return None
-        return path
+        return found
 
-    def _row(self, table: Table, name: str) -> str | None:
-        """Return the path of the row that the loader takes, or None."""
+    def _row(self, table: Table, name: str) -> tuple[str, str] | None:
+        """Return the path of the row that the loader takes with the rule, or None."""
         by_level: dict[str, list[Row]] = {}
         plain = []
         for row in table.lookup(name.encode("utf-8", "surrogateescape")):
@@ -463,9 +466,9 @@ class Searcher:
         for level in self._hwcaps:
             for row in by_level.get(level, ()):
                 if row.isa_level <= self._level:
-                    return _path_of(row)
+                    return _path_of(row), _for_level(CACHED, level)
         plain.sort(key=lambda row: row.flags == _ELF)
-        return _path_of(plain[0]) if plain else None
+        return (_path_of(plain[0]), CACHED) if plain else None
 
     @cached_property
     def _table(self) -> Table | None:
@@ -488,6 +491,10 @@ def count_paths(tree: PlannedTree, where: str, paths: str) -> None:
     """
     if tree.bounds is not None:
         tree.bounds.count_names(where, paths.count(":") + 1, len(paths))
+
+
+def _for_level(how: str, level: str) -> str:
+    return f"{how}, for processors of level {level}"
 
 
 def _path_of(row: Row) -> str:
