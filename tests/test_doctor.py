@@ -185,6 +185,17 @@ def _many_gpus(setup: Setup) -> None:
     }
 
 
+def _no_gpus(setup: Setup) -> None:
+    """Make the host's document one of ``nvgraft snapshot --root`` without --gpus."""
+    setup.host["without_gpus"] = True
+    setup.host["nvml"]["gpus"] = []
+    setup.host["files"] = {
+        path: item
+        for path, item in setup.host["files"].items()
+        if not path.startswith(("/dev", "/proc"))
+    }
+
+
 def _cdi(setup: Setup) -> None:
     mount = {
         "hostPath": "/usr/lib/x86_64-linux-gnu/libcuda.so.530.30",
@@ -304,6 +315,14 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
         _set(env=[ALL, "NVIDIA_DRIVER_CAPABILITIES=compute"], args=["nvidia-smi"]),
         "nvidia-smi is provided by capability 'utility'; this container requests compute",
     ),
+    "repeated-ids": (
+        _set(env=["NVIDIA_VISIBLE_DEVICES=1, 0,1"]),
+        "NVIDIA_VISIBLE_DEVICES=1, 0,1 names 1 more than once",
+    ),
+    "gpus-not-recorded": (
+        _no_gpus,
+        "this host was recorded from the files of a driver",
+    ),
     "mig-privilege": (
         _set(env=[ALL, "NVIDIA_MIG_CONFIG_DEVICES=all"]),
         "cannot set MIG_CONFIG_DEVICES in non privileged container",
@@ -389,13 +408,30 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
 }
 
 
+#: Failures of the host that do not keep a container from its GPUs.
+HARMLESS = {
+    "nvml-library-missing",
+    "host-layout",
+    "nvml-slow",
+    "gpus-not-recorded",
+    "ldconfig-unusable",
+    "cdi-stale",
+}
+
+
 @pytest.mark.parametrize("failure", CASES)
 def test_a_failure_is_found(failure: str, setup: Setup, capsys: Captured) -> None:
-    """Only the check of a failure finds it, with a cause and a fix; the exit code is 1."""
+    """Only the check of a failure finds it, with a cause and a fix.
+
+    The exit code is 1, unless the failure is the host's and the container gets its GPUs.
+    """
     change, words = CASES[failure]
     change(setup)
     code, results = run_doctor(setup, capsys)
-    assert code == 1
+    assert code == (0 if failure in HARMLESS else 1)
+    assert (results[failure]["about"] == "host") == (
+        failure in HARMLESS | {"driver-not-loaded", "driver-library-mismatch", "mode-not-legacy"}
+    )
     findings = results[failure]["findings"]
     assert any(words in finding["message"] for finding in findings), (
         findings,
@@ -1026,13 +1062,30 @@ def test_a_32_bit_program_needs_compat32(
             lambda setup: setup.env.append("NVIDIA_VISIBLE_DEVICES=none"),
             "This container starts, with the driver's files and without a GPU.",
         ),
+        (
+            _no_gpus,
+            (
+                "This container starts, and CUDA loads (driver 535.1); which GPUs it finds is not "
+                "known."
+            ),
+        ),
+        (
+            lambda setup: without(setup, "/dev/nvidia-uvm"),
+            (
+                "This container starts, and CUDA fails with error 999 because the host has no "
+                "/dev/nvidia-uvm."
+            ),
+        ),
         (_old_library, "This container starts, and its programs load /opt/old/libcuda.so.1 of "),
         (
             lambda setup: setup.files.pop(LOADER.lstrip("/")),
             "This container starts, and CUDA does not load: libcuda.so.1: the image has no loader",
         ),
     ],
-    ids=["works", "refused", "no-compute", "no-device", "shadowed", "no-loader"],
+    ids=[
+        *("works", "refused", "no-compute", "no-device", "not-recorded", "no-uvm", "shadowed"),
+        "no-loader",
+    ],
 )
 def test_the_last_line_says_whether_cuda_finds_its_gpus(
     change: Callable[[Setup], object], sentence: str, setup: Setup, capsys: Captured
@@ -1044,7 +1097,95 @@ def test_the_last_line_says_whether_cuda_finds_its_gpus(
     out = capsys.readouterr().out
     assert out.splitlines()[-1].startswith(sentence)
     main([*words, "--format", "json"])
-    assert read_document(capsys.readouterr().out)["verdict"] == out.splitlines()[-1]
+    document = read_document(capsys.readouterr().out)
+    assert document["verdict"] == document["verdicts"]["container"] == out.splitlines()[-1]
+    assert document["verdicts"]["host"] == out.splitlines()[-2]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "sentence"),
+    [
+        (
+            lambda _setup: None,
+            0,
+            "This host can serve GPU containers, as far as was checked.",
+        ),
+        (
+            _many_gpus,
+            1,
+            "This host can serve GPU containers, as far as was checked (warnings: nvml-slow).",
+        ),
+        (
+            _no_gpus,
+            1,
+            (
+                "This host can serve GPU containers, as far as was checked without its GPUs, which "
+                "are not recorded."
+            ),
+        ),
+        (
+            _cdi,
+            1,
+            "This host does not serve all GPU containers: a CDI specification names missing files.",
+        ),
+        (
+            _mismatch,
+            1,
+            (
+                "Containers start on this host, and CUDA fails with error 803, and NVML with 18, "
+                "because the loaded kernel module has version 530.9"
+            ),
+        ),
+    ],
+    ids=["works", "warning", "not-recorded", "cdi", "mismatch"],
+)
+def test_the_host_has_a_verdict_of_its_own(
+    change: Callable[[Setup], object], code: int, sentence: str, setup: Setup, capsys: Captured
+) -> None:
+    """Without a container the last line is about the host, and all problems count for the exit
+    code; with one the host's verdict is the same and the line before the last.
+    """
+    change(setup)
+    words = setup.arguments()
+    assert main(["doctor", *words[: words.index("--bundle")]]) == code
+    alone = capsys.readouterr().out.splitlines()[-1]
+    assert alone.startswith(sentence)
+    main(["doctor", *words])
+    assert capsys.readouterr().out.splitlines()[-2] == alone
+
+
+@pytest.mark.parametrize(
+    ("value", "repeated"),
+    [("0,1", False), ("0,,1,", False), ("all,all", False), ("none,none", False), ("0,0", True)],
+)
+def test_only_a_repeated_id_counts(
+    value: str, repeated: bool, setup: Setup, capsys: Captured
+) -> None:
+    """Empty parts and repeated words are harmless everywhere; a repeated id gives no GPU in the
+    CDI modes of NVIDIA's runtime.
+    """
+    setup.env = [f"NVIDIA_VISIBLE_DEVICES={value}"]
+    _, results = run_doctor(setup, capsys)
+    assert bool(results["repeated-ids"]["findings"]) is repeated
+    if repeated:
+        assert results["repeated-ids"]["findings"][0]["fix"] == "set NVIDIA_VISIBLE_DEVICES=0"
+
+
+def test_a_greater_version_beside_the_hosts_is_to_be_removed(
+    setup: Setup, capsys: Captured
+) -> None:
+    """Where a directory of LD_LIBRARY_PATH is the driver's own, it is not to be removed from it."""
+    libs = "usr/lib/x86_64-linux-gnu"
+    setup.env.append(f"LD_LIBRARY_PATH=/{libs}")
+    setup.files[f"{libs}/libcuda.so.999.1"] = shared_object(64, X86, "libcuda.so.1", [], None)
+    setup.links = {f"{libs}/libcuda.so.1": "libcuda.so.999.1"}
+    _, results = run_doctor(setup, capsys)
+    (finding,) = results["library-shadowed"]["findings"]
+    assert (
+        "the link libcuda.so.1 leads to the greater version, libcuda.so.999.1"
+        in (finding["message"])
+    )
+    assert finding["fix"] == f"remove the driver libraries in /{libs} from the image"
 
 
 def test_findings_can_be_left_out(setup: Setup, capsys: Captured) -> None:

@@ -4,6 +4,7 @@ installed.
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -362,18 +363,30 @@ def test_a_driver_without_gpus_answers_what_needs_none(tmp_path: Path, capsys: C
     libraries = [target for target in hosts.mount_targets(full) if ".so." in target]
     assert [target for target in hosts.mount_targets(plan) if ".so." in target] == libraries
     assert plan_document(plan)["request"] == plan_document(full)["request"]
+    assert plan.reason == full.reason
     refused = str(make_bundle(tmp_path / "c", *EVERYTHING, "NVIDIA_REQUIRE_CUDA=cuda>=99.0"))
     assert plan_bundle(refused, new, None)[0].decision == "refuse"
     main(["doctor", "--host", new, "--bundle", bundle])
-    assert "driver-not-loaded" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "driver-not-loaded" not in out
+    assert "gpus-not-recorded" in out
+    main(["explain", "--host", new, "--bundle", bundle])
+    out = capsys.readouterr().out
+    assert "device nodes that are not known" in out.splitlines()[0]
+    assert re.search(r"GPUs +not known", out)
+    main(["why", "/dev/nvidia0", "--host", new, "--bundle", bundle])
+    assert capsys.readouterr().out.startswith("/dev/nvidia0 may be in the container\n")
     assert main(["diff", "runfile-a10x2", new]) == 1
     out = capsys.readouterr().out
     assert "\nGPUs              2 x NVIDIA A10 → not known\n" in out
-    assert "not compared: device nodes, files, GPUs: a driver recorded without GPUs does not" in out
+    assert "device nodes, files, GPUs: a driver recorded without GPUs does not contain" in out
+    assert "gone" not in out
     assert main(["diff", "runfile-a10x2", new, "--bundle", bundle]) == 1
     out = capsys.readouterr().out
-    assert "\nnot compared: device nodes, device rules, files: a driver recorded without" in out
-    assert "device node /" not in out
+    assert "device nodes, device rules, files: a driver recorded without GPUs does not" in out
+    assert "\nnot compared: sockets, MPS directories and entries of /proc, device nodes" in out
+    assert not {"gone", "new", "moved"} & set(out.splitlines())
+    assert "fact reason" not in out
 
 
 def test_a_driver_package_keeps_its_driver_root(tmp_path: Path) -> None:

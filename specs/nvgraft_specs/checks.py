@@ -140,6 +140,16 @@ FAILURES = (
         "device error: unknown device",
     ),
     Failure(
+        "repeated-ids",
+        "the container names a GPU more than once",
+        "unresolvable CDI devices nvidia.com/gpu=none",
+    ),
+    Failure(
+        "gpus-not-recorded",
+        "the document of the host has no GPUs",
+        "this document has no GPUs",
+    ),
+    Failure(
         "socket-in-the-way",
         "a volume covers the place of a driver service's socket",
         "nvidia-persistenced/socket: no such device or address",

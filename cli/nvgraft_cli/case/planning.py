@@ -11,7 +11,7 @@ from functools import cached_property
 from nvgraft.base.errors import Refusal
 from nvgraft.base.finding import Finding
 from nvgraft.container.offline_target import OfflineTarget
-from nvgraft.formats.tree import Bounds, OutOfBounds
+from nvgraft.formats.tree import Bounds, OutOfBounds, Tree
 from nvgraft.plan.actions import Bind, Plan
 from nvgraft.plan.planner import make_plan, read_in_order
 from nvgraft.request.decision import Decision, decide
@@ -21,7 +21,8 @@ from nvgraft_cli.case.hosts import HostSide, open_host
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.shell import logs
 
-_NO_GPUS = Finding(
+#: The finding of every plan for a host that was recorded from the files of a driver.
+NO_GPUS = Finding(
     "gpus-not-recorded",
     "warning",
     "this host was recorded from the files of a driver: the plan has the driver's files, and does"
@@ -103,11 +104,13 @@ class Case:
 
         :raises nvgraft_cli.shell.errors.InputError: its rootfs is missing or unreadable.
         """
+        return self.planned_on(self.container.rootfs)
+
+    def planned_on(self, image: Tree) -> PlannedTree:
+        """Return ``image``, a view of the container's files, after the plan."""
         plan = self.outcome[0]
         host = self.host.facts if plan.decision == "inject" else None
-        return PlannedTree(
-            self.container.rootfs, plan, host, rebuilt=self.host.config.ldcache_mode == "ldconfig"
-        )
+        return PlannedTree(image, plan, host, rebuilt=self.host.config.ldcache_mode == "ldconfig")
 
     def _plan(self) -> Plan:
         decision = self.decision
@@ -126,8 +129,10 @@ class Case:
         inventory = read_in_order(lambda: self.host.inventory, request, version, target, settings)
         plan = make_plan(request, inventory, target, settings)
         if not self.host.gpus_known:
+            if decision.request.devices:
+                plan.reason = f"the container asks for {', '.join(decision.request.devices)}"
             plan.request = decision.request
-            plan.findings = (_NO_GPUS, *(note for note in plan.findings if note.id != "no-gpu"))
+            plan.findings = (NO_GPUS, *(note for note in plan.findings if note.id != "no-gpu"))
         logs.debug("planned", actions=len(plan.actions), libraries_in=plan.target.libs_dir)
         planned = {action.source for action in plan.actions if isinstance(action, Bind)}
         for component in (*inventory.files.libraries, *inventory.files.binaries):

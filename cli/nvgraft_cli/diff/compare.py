@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from nvgraft_cli.case.planning import NO_GPUS
 from nvgraft_cli.diff.sides import ComparedMount, ComparedNode, Side
 from nvgraft_cli.diff.summary import summarise
 from nvgraft_specs.models.diff import SCHEMA, Change, Diff, NotCompared, SideInfo
@@ -50,7 +51,12 @@ def compare(a: Side, b: Side) -> Diff:
     """Return how ``b`` differs from ``a``."""
     if "mountinfo" in {a.kind, b.kind}:
         a, b = _without_stand_in(a), _without_stand_in(b)
+    recorded_apart = (a.gpus is None) != (b.gpus is None)
+    if recorded_apart:
+        a, b = _of_files(a), _of_files(b)
     comparison = _Comparison(a, b)
+    if recorded_apart:
+        comparison.leave_out("sockets, MPS directories and entries of /proc")
     comparison.mounts()
     comparison.nodes()
     for aspect, what in _NAMED.items():
@@ -111,6 +117,12 @@ class _Comparison:
             )
         )
 
+    def leave_out(self, what: str) -> None:
+        """Note what a side without GPUs does not contain."""
+        silent = self.a if self.a.gpus is None else self.b
+        why = f"{_silent(silent)} does not contain them"
+        self.not_compared.append(NotCompared(what=what, why=why))
+
     def mounts(self) -> None:
         """Compare mounts by target, then the remaining ones by name: these have moved.
 
@@ -122,9 +134,7 @@ class _Comparison:
     def nodes(self) -> None:
         """Compare device nodes by path, unless one side was recorded without them."""
         if (self.a.gpus is None) != (self.b.gpus is None):
-            silent = self.a if self.a.gpus is None else self.b
-            why = f"{_silent(silent)} does not contain them"
-            self.not_compared.append(NotCompared(what="device nodes", why=why))
+            self.leave_out("device nodes")
             return
         self._paired("device node", self.a.nodes, self.b.nodes, _node_members)
 
@@ -292,6 +302,40 @@ def _without_stand_in(side: Side) -> Side:
         side,
         mounts={path: mount for path, mount in side.mounts.items() if path != _STAND_IN},
         order=None if side.order is None else [path for path in side.order if path != _STAND_IN],
+    )
+
+
+def _of_files(side: Side) -> Side:
+    """Return a side without what only a driver that runs has: sockets, and entries of its GPUs."""
+    left_out = {path for path, mount in side.mounts.items() if _of_running_driver(mount)}
+    kept = side.mounts.keys() - left_out
+    above = {
+        path
+        for path in side.directories or ()
+        if any(target.startswith(f"{path}/") or target == path for target in left_out)
+        and not any(target.startswith(f"{path}/") for target in kept)
+    }
+    return replace(
+        side,
+        mounts={path: side.mounts[path] for path in side.mounts if path in kept},
+        directories=None
+        if side.directories is None
+        else {path: entry for path, entry in side.directories.items() if path not in above},
+        about=None
+        if side.about is None
+        else {
+            name: fact
+            for name, fact in side.about.items()
+            if not name.startswith(f"finding {NO_GPUS.id}:")
+        },
+    )
+
+
+def _of_running_driver(mount: ComparedMount) -> bool:
+    return (
+        mount.facts.get("kind", mount.type) == "socket"
+        or mount.target.startswith("/proc/driver/nvidia/gpus/")
+        or posixpath.basename(mount.target) == "nvidia-mps"
     )
 
 

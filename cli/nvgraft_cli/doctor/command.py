@@ -25,9 +25,12 @@ examples:
   nvgraft doctor --host eks-t4 --cdi /etc/cdi/nvidia.yaml
 
 The id of each problem is the name of its section in docs/failures.md. Checks that could not be made
-are counted; --verbose lists them with the reason.
+are counted; --verbose lists them with the reason. The last line is the verdict: of the container,
+or of the host where no container was given; with a container the host's verdict comes before it.
 
-exit code: 0 no problem found, 1 problems found, 2 bad usage or input"""
+exit code: 0 no problem found, 1 problems found, 2 bad usage or input. With a container only its
+problems count, and those of the host that keep it from its GPUs. --ignore and --level leave out
+problems for the exit code too."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,22 +100,37 @@ def run(args: argparse.Namespace) -> int:
 
 def _answer(patient: "Patient", args: argparse.Namespace) -> int:
     from nvgraft_cli.doctor.examination import examine, selected
-    from nvgraft_cli.doctor.verdict import verdict
+    from nvgraft_cli.doctor.verdict import host_verdict, makes_container_bad, verdict
 
     everything = examine(patient)
     results = selected(everything, args.ignore, args.level)
     sentence = verdict(patient, everything)
+    of_host = host_verdict(patient, everything)
     if args.format == "json":
         print_document(
             {
                 "schema": _SCHEMA,
                 "verdict": sentence,
+                "verdicts": {
+                    "container": sentence if patient.has_container else None,
+                    "host": of_host,
+                },
                 "results": [result.document() for result in results],
             }
         )
     else:
-        lines = [*_lines(results, verbose=args.verbose, colour=terminal.colour())]
-        terminal.show("\n".join([*lines, printable(sentence)]))
+        lines = [
+            *_lines(
+                results,
+                verbose=args.verbose,
+                colour=terminal.colour(),
+                host_apart=patient.has_container,
+            )
+        ]
+        sentences = dict.fromkeys([of_host, sentence])  # one and the same without a container
+        terminal.show("\n".join([*lines, *map(printable, sentences)]))
+    if patient.has_container:
+        return int(makes_container_bad(patient, results))
     return int(any(result.findings for result in results))
 
 
@@ -147,7 +165,13 @@ def _check_readable(paths: list[str]) -> None:
             raise InputError(str(error)) from error
 
 
-def _lines(results: "list[Result]", *, verbose: bool, colour: bool) -> Iterator[str]:
+def _lines(
+    results: "list[Result]", *, verbose: bool, colour: bool, host_apart: bool
+) -> Iterator[str]:
+    """Yield the text without the verdicts.
+
+    :param host_apart: whether to count the problems of the host apart.
+    """
     colours = {"error": "31", "warning": "33"}
     for result in results:
         for finding in result.findings:
@@ -168,6 +192,10 @@ def _lines(results: "list[Result]", *, verbose: bool, colour: bool) -> Iterator[
             yield f"not checked: {ids}: {printable(reason)}"
     problems = sum(len(result.findings) for result in results)
     noun = "problem" if problems == 1 else "problems"
-    yield f"{problems} {noun} found, {len(passed)} checks passed, {len(incomplete)} not checked" + (
-        "" if verbose or not incomplete else " (--verbose says why)"
+    of_host = sum(len(result.findings) for result in results if result.of_host)
+    apart = f" ({of_host} of the host)" if host_apart and of_host else ""
+    why = "" if verbose or not incomplete else " (--verbose says why)"
+    yield (
+        f"{problems} {noun} found{apart}, {len(passed)} checks passed, "
+        f"{len(incomplete)} not checked{why}"
     )

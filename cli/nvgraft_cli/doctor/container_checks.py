@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import PathError
 from nvgraft.host.gpus import DriverReport
-from nvgraft.request.request import Skip, resolve_request
+from nvgraft.request.request import Skip, device_variables, resolve_request
 from nvgraft.request.requirements import alternatives, check
 from nvgraft_cli.doctor.host_checks import gpu_hooks
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
@@ -136,6 +136,35 @@ def devices_from_image(patient: Patient) -> Iterator[Diagnosis]:
     )
 
 
+def repeated_ids(patient: Patient) -> Iterator[Diagnosis]:
+    """Look for ``repeated-ids``: the container names a GPU twice, which NVIDIA's runtime takes for
+    no GPU in its CDI modes.
+
+    Reported in NVIDIA/nvidia-container-toolkit#2108.
+    """
+    request = patient.case.decision.request
+    if request is None or request.devices in {(), (names.ALL,)}:
+        return
+    variables = device_variables(patient.container.spec.env, patient.host.config.swarm_resource)
+    given = {name: patient.container.spec.env.get(name, "") for name in variables}
+    written = [item.strip() for value in given.values() for item in value.split(",")]
+    if set(request.devices) != set(filter(None, written)):
+        return  # volume mounts name the devices
+    repeated = [device for device in request.devices if written.count(device) > 1]
+    if repeated:
+        name = next(iter(given))
+        value = ",".join(dict.fromkeys(filter(None, written)))
+        yield Diagnosis(
+            f"{' '.join(f'{name}={value}' for name, value in given.items())} names "
+            f"{', '.join(repeated)} more than once",
+            "it is harmless in mode legacy, in which each GPU counts once; NVIDIA's runtime gives "
+            "such a container no GPU and no error in its mode jit-cdi, which auto may choose, and "
+            "refuses it in mode cdi",
+            f"set {name}={value}",
+            "warning",
+        )
+
+
 def _is_met(requirement: str, report: DriverReport, devices: list[tuple[str, str]]) -> bool:
     try:
         check([requirement], report.driver_version, report.cuda_version, devices)
@@ -188,6 +217,7 @@ def unknown_device(patient: Patient) -> Iterator[Diagnosis]:
 
     Reported in NVIDIA/nvidia-container-toolkit#29, #108, #632; NVIDIA/libnvidia-container#204.
     """
+    patient.check_gpus_known()
     refusal = patient.refusal
     if refusal is not None and refusal.stage == "device":
         yield Diagnosis(
@@ -382,6 +412,8 @@ def compat_libraries(patient: Patient) -> Iterator[Diagnosis]:
         versions = []
     if not versions:
         raise NotChecked("the image has no /usr/local/cuda/compat libraries")
+    if "/usr/local/cuda/compat" not in patient.container.spec.env.get("LD_LIBRARY_PATH", ""):
+        patient.check_gpus_known()
     report = patient.host.facts.report
     driver_major = int(report.driver_version.partition(".")[0])
     for version in versions:

@@ -17,6 +17,7 @@ CHECKS: dict[str, Check] = {
     "driver-library-mismatch": host_checks.driver_library_mismatch,
     "nvml-library-missing": host_checks.nvml_library_missing,
     "host-layout": host_checks.host_layout,
+    "gpus-not-recorded": host_checks.gpus_not_recorded,
     "nvml-slow": host_checks.nvml_slow,
     "fabric-manager": host_checks.fabric_manager,
     "ldconfig-unusable": host_checks.ldconfig_unusable,
@@ -30,6 +31,7 @@ CHECKS: dict[str, Check] = {
     "capability-not-requested": container_checks.capability_not_requested,
     "mig-privilege": container_checks.mig_privilege,
     "unknown-device": container_checks.unknown_device,
+    "repeated-ids": container_checks.repeated_ids,
     "requirement-unmet": container_checks.requirement_unmet,
     "rootless": device_checks.rootless,
     "device-filter": device_checks.device_filter,
@@ -70,12 +72,23 @@ class Result:
     findings: tuple[Diagnosis, ...]
     lacking: str = ""
 
+    @property
+    def of_host(self) -> bool:
+        """Whether the check is about the host alone."""
+        return self.failure.id in HOST_CHECKS
+
+    @property
+    def levels(self) -> set[str]:
+        """The levels of its findings."""
+        return {finding.level for finding in self.findings}
+
     def document(self) -> dict[str, Any]:
         """Return the result as in ``nvgraft.doctor/1``."""
         return {
             "id": self.failure.id,
             "title": self.failure.title,
             "phrase": self.failure.phrase,
+            "about": "host" if self.of_host else "container",
             "status": "found" if self.findings else "not-checked" if self.lacking else "ok",
             "lacking": self.lacking,
             "findings": [

@@ -14,6 +14,7 @@ from nvgraft.base.jsontext import JsonError
 from nvgraft.formats.tree import PathError
 from nvgraft.host.ldconfig import USUAL_PROGRAMS
 from nvgraft.request.request import Skip, resolve_request
+from nvgraft_cli.case.planning import NO_GPUS
 from nvgraft_cli.doctor.machine import TEXT_LIMIT, Machine
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 from nvgraft_specs.documents import DocumentError
@@ -77,11 +78,13 @@ def driver_library_mismatch(patient: Patient) -> Iterator[Diagnosis]:
                 libraries.setdefault(suffix[1], path)
     if libraries and module[1] not in libraries:
         version, path = next(iter(libraries.items()))
+        seen = f"the loaded kernel module has version {module[1]}, the library {version} ({path})"
         yield Diagnosis(
-            f"the loaded kernel module has version {module[1]}, the library {version} ({path})",
+            seen,
             "the driver's packages were upgraded while the old module stayed loaded; every GPU "
             "container fails until the new module is loaded",
             "reboot, or stop all programs that use the GPUs and reload the nvidia modules",
+            sentence=f"CUDA fails with error 803, and NVML with 18, because {seen}",
         )
 
 
@@ -127,6 +130,7 @@ def driver_not_loaded(patient: Patient) -> Iterator[Diagnosis]:
     Reported in NVIDIA/nvidia-docker#1786, #512; NVIDIA/enroot#106; ggml-org/llama.cpp#7218 (CUDA
     error 999).
     """
+    patient.check_gpus_known()
     if patient.host_text("/proc/driver/nvidia/version") is None:
         yield Diagnosis(
             "the nvidia kernel module is not loaded: there is no /proc/driver/nvidia/version",
@@ -137,11 +141,12 @@ def driver_not_loaded(patient: Patient) -> Iterator[Diagnosis]:
         )
         return
     tree = patient.host_tree
-    for path, harm in (
-        ("/dev/nvidiactl", "no program can use a GPU without it"),
+    for path, harm, sentence in (
+        ("/dev/nvidiactl", "no program can use a GPU without it", "no program can use a GPU"),
         (
             "/dev/nvidia-uvm",
             "CUDA will fail with error 999 in containers that start before the node exists",
+            "CUDA fails with error 999",
         ),
     ):
         if tree.lstat(path) is None:
@@ -150,6 +155,7 @@ def driver_not_loaded(patient: Patient) -> Iterator[Diagnosis]:
                 "the module that makes this node has not been loaded since the machine booted",
                 "run nvidia-modprobe -u -c0 on the host (with load-kmods = true in config.toml, "
                 "the next container start does it)",
+                sentence=f"{sentence} because the host has no {path}",
             )
     try:
         gpus = patient.host.facts.report.gpus
@@ -160,6 +166,14 @@ def driver_not_loaded(patient: Patient) -> Iterator[Diagnosis]:
             "NVML reports no GPU",
             "the driver is loaded, but no GPU works",
             "look for the cause: nvidia-smi -L; dmesg | grep -i xid",
+        )
+
+
+def gpus_not_recorded(patient: Patient) -> Iterator[Diagnosis]:
+    """Look for ``gpus-not-recorded``: the document of the host is of a driver without GPUs."""
+    if not patient.host.gpus_known:
+        yield Diagnosis(
+            NO_GPUS.message, "the driver was recorded from files", NO_GPUS.hint, NO_GPUS.level
         )
 
 
@@ -205,6 +219,7 @@ def nvml_slow(patient: Patient) -> Iterator[Diagnosis]:
 
     Reported in NVIDIA/nvidia-container-toolkit#183, #556, #202; NVIDIA/nvidia-docker#1203, #1252.
     """
+    patient.check_gpus_known()
     inventory = patient.host.inventory
     count = len(inventory.report.gpus)
     if count >= _MANY_GPUS and not any(

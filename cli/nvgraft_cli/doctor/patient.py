@@ -157,6 +157,14 @@ class Patient:
             except OSError as error:
                 raise NotChecked(f"the driver root cannot be opened: {error.strerror}") from error
 
+    def check_gpus_known(self) -> None:
+        """Check that the host's GPUs are known.
+
+        :raises NotChecked: the host was recorded from the files of a driver.
+        """
+        if not self.host.gpus_known:
+            raise NotChecked("the document of the host has no GPUs")
+
     @property
     def host_answers(self) -> bool:
         """Whether the host's driver can be planned for."""

@@ -1,46 +1,81 @@
-"""Say in one sentence whether the container starts, and whether CUDA finds its GPUs."""
+"""Say in one sentence each whether the host serves containers, and whether this one works."""
 
 import re
+from collections.abc import Collection
 
 from nvgraft.plan.actions import Injection
-from nvgraft_cli.doctor.examination import HOST_CHECKS, Result
+from nvgraft_cli.case.planning import NO_GPUS
+from nvgraft_cli.doctor.examination import Result
 from nvgraft_cli.doctor.patient import Patient
 from nvgraft_specs import names
 
 _GPU_NODE = re.compile(r"/dev/nvidia\d+")
 
 
-def verdict(patient: Patient, results: list[Result]) -> str:
-    """Return the sentence about the container, or about the host if no container was given.
+def verdict(patient: Patient, results: Collection[Result]) -> str:
+    """Return the last line: about the container, or about the host if no container was given.
 
     :param results: of all checks, for what keeps a container that starts from working.
     """
-    error = next(
-        (
-            result.failure
-            for result in results
-            for finding in result.findings
-            if finding.level == "error"
-            and (not patient.has_container or result.failure.id not in HOST_CHECKS)
-        ),
-        None,
-    )
+    if patient.has_container:
+        return container_verdict(patient, results)
+    return host_verdict(patient, results)
+
+
+def host_verdict(patient: Patient, results: Collection[Result]) -> str:
+    """Return the sentence about the host alone."""
+    found = [result for result in results if result.of_host and result.findings]
     if not patient.has_container:
-        if error is not None:
-            return f"This host does not serve GPU containers: {error.title}."
-        return "This host can serve GPU containers, as far as was checked."
+        # Docker's settings and hooks are checked on the node for any container.
+        found = [result for result in results if result.findings]
+    error = next((result.failure for result in found if "error" in result.levels), None)
+    if not patient.host_answers:
+        title = error.title if error else "its driver does not answer"
+        return f"This host does not serve GPU containers: {title}."
+    if sentence := _sentence(found):
+        return f"Containers start on this host, and {sentence}."
+    if error is not None:
+        return f"This host does not serve all GPU containers: {error.title}."
+    words = "This host can serve GPU containers, as far as was checked"
+    if not patient.host.gpus_known:
+        words = f"{words} without its GPUs, which are not recorded"
+    warnings = [result.failure.id for result in found if result.failure.id != NO_GPUS.id]
+    return f"{words} (warnings: {', '.join(warnings)})." if warnings else f"{words}."
+
+
+def container_verdict(patient: Patient, results: Collection[Result]) -> str:
+    """Return the sentence about a container on the host."""
     if not patient.host_answers:
         return "No container gets a GPU on this host: its driver does not answer."
     if patient.refusal is not None:
         return f"This container does not start: {patient.refusal.text}."
     if not isinstance(patient.plan, Injection):
         return f"This container starts without a GPU: {patient.plan.reason}."
-    sentence = next(
+    error = next(
+        (result.failure for result in results if "error" in result.levels and not result.of_host),
+        None,
+    )
+    problem = _sentence(results) or (f"this is to be mended: {error.title}" if error else "")
+    return f"This container starts{_what_cuda_finds(patient, problem)}."
+
+
+def makes_container_bad(patient: Patient, results: Collection[Result]) -> bool:
+    """Tell whether a finding is about the container, or keeps it from its GPUs.
+
+    :param results: those of the checks that count.
+    """
+    found = [result for result in results if result.findings]
+    if not patient.host_answers or patient.refusal is not None:
+        return bool(found)
+    return any(not result.of_host for result in found) or _sentence(found) != ""
+
+
+def _sentence(results: Collection[Result]) -> str:
+    """Return how CUDA fails, in the words of the first finding that says it, or ""."""
+    return next(
         (finding.sentence for result in results for finding in result.findings if finding.sentence),
         "",
     )
-    problem = sentence or (f"this is to be mended: {error.title}" if error else "")
-    return f"This container starts{_what_cuda_finds(patient, problem)}."
 
 
 def _what_cuda_finds(patient: Patient, problem: str) -> str:
@@ -49,7 +84,8 @@ def _what_cuda_finds(patient: Patient, problem: str) -> str:
     :param problem: what a check says of a container in which the host's libcuda loads, or "".
     """
     gpus = len({bind.rdev for bind in patient.binds() if _GPU_NODE.fullmatch(bind.target)})
-    if not gpus:
+    known = patient.host.gpus_known or not patient.injected.request.devices
+    if known and not gpus:
         return ", with the driver's files and without a GPU"
     if not {"compute", "video"} & set(patient.injected.request.capabilities):
         return f", and CUDA finds no driver: {names.DRIVER_CAPABILITIES} lacks compute"
@@ -62,5 +98,8 @@ def _what_cuda_finds(patient: Patient, problem: str) -> str:
         return f", and its programs load {proof.final.path} of the image: {proof.final.consequence}"
     if problem:
         return f", and {problem}"
+    driver = patient.injected.host.driver_version
+    if not known:
+        return f", and CUDA loads (driver {driver}); which GPUs it finds is not known"
     noun = "GPU" if gpus == 1 else "GPUs"
-    return f", and CUDA finds {gpus} {noun} (driver {patient.injected.host.driver_version})"
+    return f", and CUDA finds {gpus} {noun} (driver {driver})"

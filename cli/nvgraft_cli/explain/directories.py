@@ -70,7 +70,7 @@ def before_and_after(case: Case, plan: Plan) -> tuple[TreeNode, TreeNode]:
             parent = posixpath.dirname(path)
             names.setdefault(parent, set()).add(posixpath.basename(path))
             path = parent
-    builder = _Builder(image, PlannedTree(image, plan, case.host.facts), planned, names)
+    builder = _Builder(image, case.planned_on(image), planned, names)
     root = Node("dir", 0o755)
     return builder.before("/", root), builder.after("/", root, in_tmpfs=False)
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from nvgraft.base.errors import Refusal
 from nvgraft.container.target import BINARIES_DIRECTORY, Target
 from nvgraft.formats.tree import PathError
-from nvgraft.host.components import Inventory
 from nvgraft.plan.actions import (
     Action,
     AllowDevice,
@@ -21,6 +20,7 @@ from nvgraft.plan.actions import (
 )
 from nvgraft.request.argv import reference_argv
 from nvgraft.request.request import Request, check_request
+from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.explain.story import ALWAYS, Fact, Step, Story, StoryEntry
 from nvgraft_cli.prove.opened import opened_libraries, prove_opened
@@ -53,7 +53,7 @@ def tell(case: Case) -> Story:
     plan, refusal = case.outcome
     proofs = _proofs(case, plan)
     steps = tuple(_steps(case, plan, refusal, proofs))
-    headline = _headline(plan, refusal, proofs)
+    headline = _headline(case, plan, refusal, proofs)
     return Story(plan.decision, headline, case.host.label, case.container.label, steps)
 
 
@@ -74,16 +74,18 @@ def _proofs(case: Case, plan: Plan) -> list[Proof]:
     return proofs
 
 
-def _headline(plan: Plan, refusal: Refusal | None, proofs: list[Proof]) -> str:
+def _headline(case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proof]) -> str:
     if refusal is not None:
         return f"The hook refuses, and the container does not start: {refusal.text}"
     if not isinstance(plan, Injection):
         return f"The hook does nothing, and the container starts without the driver: {plan.reason}"
     binds = [action for action in plan.actions if isinstance(action, Bind)]
-    nodes = sum(action.kind == "device" for action in binds)
+    nodes = f"{sum(action.kind == 'device' for action in binds)} device nodes"
+    if not case.host.gpus_known:
+        nodes = "device nodes that are not known"
     files = sum(action.kind == "file" and action.origin == "driver" for action in binds)
     amount = size(sum(action.size for action in binds))
-    counts = f"{files} files ({amount}), {nodes} device nodes, {len(plan.links)} SONAME links"
+    counts = f"{files} files ({amount}), {nodes}, {len(plan.links)} SONAME links"
     headline = f"The container gets driver {plan.host.driver_version}: {counts}"
     trouble = next((proof.trouble for proof in proofs if proof.trouble), "")
     return f"{headline}; but {trouble}" if trouble else headline
@@ -95,7 +97,7 @@ def _steps(case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proof])
     if request is not None:
         try:
             check_request(request)
-            yield _host_step(case.host.label, case.host.inventory)
+            yield _host_step(case.host)
             yield _target_step(case, case.target)
         except Refusal:
             pass  # the last step tells this refusal
@@ -195,12 +197,12 @@ def _request_facts(case: Case) -> Iterator[Fact]:
 # ---- 2: what the host has
 
 
-def _host_step(label: str, inventory: Inventory) -> Step:
-    report, files = inventory.report, inventory.files
+def _host_step(host: HostSide) -> Step:
+    report, files = host.inventory.report, host.inventory.files
     facts = [
         Fact("driver", report.driver_version, "as the driver reports through NVML"),
         Fact("CUDA", report.cuda_version, "the newest version that this driver supports"),
-        Fact("driver root", inventory.root, "the directory below which files are looked up"),
+        Fact("driver root", host.inventory.root, "the directory below which files are looked up"),
     ]
     for index, gpu in enumerate(report.gpus):
         mig = "" if gpu.mig != "enabled" else f", MIG with {len(gpu.mig_devices)} devices"
@@ -209,7 +211,9 @@ def _host_step(label: str, inventory: Inventory) -> Step:
                 f"GPU {index}", gpu.model + mig, f"{gpu.uuid}, /dev/nvidia{gpu.minor}, {gpu.bus_id}"
             )
         )
-    if not report.gpus:
+    if not host.gpus_known:
+        facts.append(Fact("GPUs", "not known", "the document of the host has no GPUs"))
+    elif not report.gpus:
         facts.append(Fact("GPUs", "none", "NVML reports no GPU"))
     counts = (
         ("libraries", files.libraries),
@@ -233,8 +237,8 @@ def _host_step(label: str, inventory: Inventory) -> Step:
     return Step(
         "host",
         "What the host has",
-        f"The driver on {label} reports its version and its GPUs through NVML. Its libraries are "
-        "the entries of the host's loader cache whose file names end in that version.",
+        f"The driver on {host.label} reports its version and its GPUs through NVML. Its libraries "
+        "are the entries of the host's loader cache whose file names end in that version.",
         f"{_HOST}#what-is-looked-for",
         tuple(facts),
     )

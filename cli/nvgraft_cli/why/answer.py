@@ -65,7 +65,12 @@ class Answer:
 
     def lines(self, *, colour: bool) -> Iterator[str]:
         """Yield the answer as text."""
-        verdict = "is in the container" if self.excluded is None else "is not in the container"
+        if self.excluded is None:
+            verdict = "is in the container"
+        elif self.excluded.rule == "not-recorded":
+            verdict = "may be in the container"
+        else:
+            verdict = "is not in the container"
         head = f"{printable(self.name)} {verdict}"
         if self.loading is not None and self.loading.trouble:
             head += f", but {printable(self.loading.trouble)}"

@@ -16,7 +16,7 @@ from nvgraft.host.graphics_files import matches
 from nvgraft.host.libraries import rejection
 from nvgraft.plan.actions import Injection, Plan
 from nvgraft.plan.device_selection import select_devices
-from nvgraft_cli.case.planning import Case
+from nvgraft_cli.case.planning import NO_GPUS, Case
 from nvgraft_cli.why.subject import Subject
 from nvgraft_specs import catalogue, graphics_files
 
@@ -112,6 +112,12 @@ def exclusion(subject: Subject, case: Case, plan: Plan, refusal: Refusal | None)
     if subject.kind == "capability":
         return _capability(subject, plan)
     if subject.kind == "device":
+        if not case.host.gpus_known:
+            return Exclusion(
+                "not-recorded",
+                "the document of the host has no GPUs: its devices are not known",
+                NO_GPUS.hint,
+            )
         return _device(subject, plan, inventory)
     if subject.kind in {"library", "binary"}:
         return _component(subject, case, plan, inventory)

@@ -183,7 +183,7 @@ def requested_devices(container: ContainerConfig, config: Config) -> DeviceReque
     if mounted:
         return DeviceRequest(tuple(mounted), "volume mounts")
     env = container.env
-    variables = _device_variables(env, config.swarm_resource)
+    variables = device_variables(env, config.swarm_resource)
     ids = _listed(env, variables, _is_legacy(env))
     source = ", ".join(f"{name}={env[name]}" for name in variables if name in env)
     if ids is None:
@@ -288,7 +288,7 @@ def _is_legacy(env: dict[str, str]) -> bool:
     return bool(env.get(names.CUDA_VERSION)) and not env.get(names.REQUIRE_CUDA)
 
 
-def _device_variables(env: dict[str, str], swarm_resource: str) -> list[str]:
+def device_variables(env: dict[str, str], swarm_resource: str) -> list[str]:
     """Return the variables that request devices: those of swarm-resource that are set, else
     NVIDIA_VISIBLE_DEVICES.
     """

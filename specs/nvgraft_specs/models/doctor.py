@@ -27,9 +27,20 @@ class Result(Strict):
     )
     title: str
     phrase: str = Field(description="the words that users see")
+    about: Literal["container", "host"] = Field(
+        description="what the check is about; what it finds of the host does not make a container "
+        "bad that gets its GPUs"
+    )
     status: Literal["ok", "found", "not-checked"]
     lacking: str = Field(description="why the check was not made or not completed; else empty")
     findings: list[Finding]
+
+
+class Verdicts(Strict):
+    """One sentence about each side."""
+
+    container: str | None = Field(description="null where no container was given")
+    host: str
 
 
 class Examination(Strict):
@@ -37,6 +48,8 @@ class Examination(Strict):
 
     version: Literal["nvgraft.doctor/1"] = Field(alias="schema")
     verdict: str = Field(
-        description="one sentence: whether the container starts, and what CUDA finds in it"
+        description="one sentence: whether the container starts, and what CUDA finds in it; of the "
+        "host where no container was given"
     )
+    verdicts: Verdicts
     results: list[Result]
