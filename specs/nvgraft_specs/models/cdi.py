@@ -3,26 +3,16 @@
 Source: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md.
 """
 
-import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from nvgraft_specs.documents import (
-    DEPTH_LIMIT,
-    DocumentError,
-    check_values,
-    load_json,
-    read_bytes,
-)
+from nvgraft_specs.documents import DocumentError, load_json, read_bytes
 from nvgraft_specs.models import first_error
+from nvgraft_specs.yaml_text import load_yaml
 
 #: The supported versions, the newest last.
 VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
-
-#: A number of YAML that Python does not convert. One to the base 60 (``1:59:59``) takes a time that
-#: grows with the square of its length.
-_LONG_NUMBER = re.compile(r"[-+0-9:_.]{4000,}")
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?"
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$")]
@@ -128,37 +118,9 @@ def parse_cdi(raw: bytes, path: str) -> Spec:
 def load_data(raw: bytes, path: str) -> Any:
     """Return the data of a JSON or YAML text.
 
-    YAML is read without language tags, and without aliases: with these, a page of text can expand
-    to more data than fits into memory.
-
     :raises DocumentError: when the text is neither JSON nor YAML, or too large or too deep.
     """
-    if raw.lstrip()[:1] in {b"{", b"["}:
-        return load_json(raw, path)
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        depth = 0
-        for number, event in enumerate(yaml.parse(raw, loader)):
-            check_values(number, path)
-            if isinstance(event, yaml.AliasEvent):
-                raise yaml.YAMLError("aliases are not supported")
-            if isinstance(event, yaml.ScalarEvent) and _LONG_NUMBER.fullmatch(event.value):
-                raise yaml.YAMLError("a number has too many digits")
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            # yaml.load() recurses in C for each level: thousands of levels end the process.
-            if depth > DEPTH_LIMIT:
-                raise yaml.YAMLError("it is nested too deeply")
-        return yaml.load(raw, loader)  # noqa: S506 - a safe loader
-    except DocumentError:
-        raise
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        cause = " ".join(str(error).split()).lower()
-        raise DocumentError(
-            path, "", f"not YAML: {cause}", "write the file again: it may be truncated"
-        ) from None
+    return load_json(raw, path) if raw.lstrip()[:1] in {b"{", b"["} else load_yaml(raw, path)
 
 
 def spec_of(data: Any, path: str) -> Spec:
