@@ -55,6 +55,7 @@ TRICKS = re.compile(r"\b(_ctypes|_frozen_importlib\w*|gc|marshal|posix|PyGC_\w+)
 INSIDE = {
     **dict.fromkeys(("tomllib", "re"), "the reader of config.toml"),
     "json.decoder": "the report of broken JSON",
+    "json": "the YAML child",
     **dict.fromkeys(("pynvml", "grp", "pwd", "ctypes"), "the NVML child"),
 }
 

@@ -28,7 +28,7 @@ ALLOWED = {
         "plan": "base formats request host container",
         "apply": "base system container plan",
         "apply/cache": "base system formats container plan apply",
-        "cdi": "base formats host",
+        "cdi": "base system formats host",
         "wrapper": "base request host",
         "report": "base system",
         "startup": "",

@@ -5,9 +5,9 @@ It runs on the Python that it installs for, before anything of the project is in
 the standard library alone. Registering the hook with a container engine does not belong here.
 
 What the hook may load and what only the CLI may load lie in two directories: ``hook`` holds the
-engine, its tables, python-prctl and pynvml, and is the one directory that the hook's launcher adds
-to ``sys.path``; ``cli`` holds the rest, so that no package of somebody else's is importable in a
-process that configures containers.
+engine, its tables, python-prctl, pynvml and PyYAML, and is the one directory that the hook's
+launcher adds to ``sys.path``; ``cli`` holds the rest, so that no package of somebody else's is
+importable in a process that configures containers.
 """
 
 import argparse
@@ -32,12 +32,20 @@ if TYPE_CHECKING:
 SHEBANG_LIMIT = 255
 
 #: Distribution -> its modules that the hook loads. All other requirements are the CLI's.
-HOOK_MODULES = {"python-prctl": ("prctl", "_prctl"), "nvidia-ml-py": ("pynvml",)}
+HOOK_MODULES = {
+    "python-prctl": ("prctl", "_prctl"),
+    "nvidia-ml-py": ("pynvml",),
+    "pyyaml": ("yaml",),
+}
+_UNFINISHED = "pip installs it into .venv: remove an unfinished .venv, and try again"
 #: Distribution -> the fix if it is missing.
 _MISSING = {
     "python-prctl": "run apt-get install python3-prctl, or use PYTHON=/usr/bin/python3",
-    "nvidia-ml-py": "pip installs it into .venv: remove an unfinished .venv, and try again",
+    "nvidia-ml-py": _UNFINISHED,
+    "pyyaml": _UNFINISHED,
 }
+
+_PACKAGE = "/__init__.py"
 
 HOOK = "nvgraft-hook"
 
@@ -158,8 +166,11 @@ def requirements(distribution: "Distribution") -> list[str]:
 
 
 def module_file(packages: str, module: str) -> str | None:
-    """Return the file of a top-level ``module``, from ``packages`` or else from this Python."""
-    for suffix in (*importlib.machinery.EXTENSION_SUFFIXES, *importlib.machinery.SOURCE_SUFFIXES):
+    """Return the file of a top-level ``module``, from ``packages`` or else from this Python; of a
+    package its ``__init__.py``.
+    """
+    endings = (*importlib.machinery.EXTENSION_SUFFIXES, *importlib.machinery.SOURCE_SUFFIXES)
+    for suffix in (*endings, _PACKAGE):
         path = f"{packages}/{module}{suffix}"
         if os.path.exists(path):
             return path
@@ -191,7 +202,10 @@ def fill_hook(stage: str, checkout: str, packages: str) -> None:
                 raise CannotInstall(
                     f"no {distribution} for {sys.executable} | {_MISSING[distribution]}"
                 )
-            copy_file(path, f"{stage}/{os.path.basename(path)}")
+            if path.endswith(_PACKAGE):
+                copy_package(path.removesuffix(_PACKAGE), f"{stage}/{module}")
+            else:
+                copy_file(path, f"{stage}/{os.path.basename(path)}")
 
 
 def fill_cli(stage: str, checkout: str, packages: str) -> None:

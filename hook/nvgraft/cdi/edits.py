@@ -106,7 +106,11 @@ class CdiHook(Value):
 
 
 class CdiEdits(Value):
-    """The edits of a container, each kind in the order in which it is applied."""
+    """The edits of a container, each kind in the order in which it is applied.
+
+    NVIDIA's devices use neither ``net_devices``, network interfaces as (name on the host, name in
+    the container), nor ``intel_rdt``, which is as in the document.
+    """
 
     def __init__(
         self,
@@ -116,12 +120,16 @@ class CdiEdits(Value):
         hooks: Iterable[CdiHook] = (),
         mounts: Iterable[CdiMount] = (),
         gids: Iterable[int] = (),
+        net_devices: Iterable[tuple[str, str]] = (),
+        intel_rdt: Document | None = None,
     ) -> None:
         self.env = tuple(env)
         self.nodes = tuple(nodes)
         self.hooks = tuple(hooks)
         self.mounts = tuple(mounts)
         self.gids = tuple(gids)
+        self.net_devices = tuple(net_devices)
+        self.intel_rdt = intel_rdt
 
     def __add__(self, other: CdiEdits) -> CdiEdits:
         """Return both, without repetitions."""
@@ -131,14 +139,21 @@ class CdiEdits(Value):
             hooks=dict.fromkeys(self.hooks + other.hooks),
             mounts=dict.fromkeys(self.mounts + other.mounts),
             gids=dict.fromkeys(self.gids + other.gids),
+            net_devices=dict.fromkeys(self.net_devices + other.net_devices),
+            intel_rdt=other.intel_rdt or self.intel_rdt,
         )
 
     def document(self) -> Document:
         return _present(
             env=self.env,
             deviceNodes=[node.document() for node in self.nodes],
+            netDevices=[
+                {"hostInterfaceName": host_name, "name": name}
+                for host_name, name in self.net_devices
+            ],
             hooks=[hook.document() for hook in self.hooks],
             mounts=[mount.document() for mount in self.mounts],
+            intelRdt=self.intel_rdt,
             additionalGids=self.gids,
         )
 

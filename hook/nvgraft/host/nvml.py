@@ -17,7 +17,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft.base.files import reason
 from nvgraft.base.values import number
 from nvgraft.host.gpus import MINORS, DriverReport, Gpu, MigDevice, bus_id
-from nvgraft.system import child, privileges, seccomp, syscalls, userns
+from nvgraft.system import child, confinement, privileges, syscalls, userns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def _answer(
     fixed_groups: bool,
 ) -> None:
     try:
-        _close_all_but(writer)
+        confinement.close_all_but(writer)
         for entry in environment:
             name, _, value = entry.partition("=")
             os.environ[name] = value
@@ -315,32 +315,14 @@ def _ids(user: str) -> tuple[int, int]:
     """Return the user and group ids that NVML runs as; by default the kernel's overflow ids, which
     own nothing.
     """
-    if not user:
-        ids = []
-        for name in ("overflowuid", "overflowgid"):
-            try:
-                with open(f"/proc/sys/kernel/{name}", encoding="ascii") as file:
-                    ids.append(int(file.read()))
-            except (OSError, ValueError):
-                ids.append(65534)
-        return ids[0], ids[1]
-    return user_ids(user)
-
-
-def _close_all_but(writer: int) -> None:
-    child.silence()
-    if writer > 3:
-        syscalls.close_range(3, writer - 1)
-    syscalls.close_range(writer + 1, ~0)
+    return user_ids(user) if user else confinement.overflow_ids()
 
 
 def _confine(writer: int, root: str, uid: int, gid: int, *, fixed_groups: bool) -> None:
     """Change the root to the driver root, and give up everything that NVML does not need to talk to
     the driver.
     """
-    for resource, limit in _LIMITS:
-        allowed = min(limit, syscalls.get_rlimit(resource)[1])
-        syscalls.set_rlimit(resource, allowed, allowed)
+    confinement.limit(_LIMITS)
     if root != "/":
         import ctypes
 
@@ -352,19 +334,7 @@ def _confine(writer: int, root: str, uid: int, gid: int, *, fixed_groups: bool) 
                 continue
         os.chroot(root)
     os.chdir("/")
-    if os.geteuid() == 0:
-        privileges.become(uid, gid, fixed_groups=fixed_groups)
-    else:
-        privileges.confine()
-    child.tie(writer)
-    try:
-        syscalls.set_seccomp_filter(
-            seccomp.denying(os.uname().machine, seccomp.POWERS, processes=False)
-        )
-    except ValueError:
-        # The numbers of this machine's system calls are unknown. ldconfig is refused there, NVML is
-        # not.
-        return
+    confinement.give_up(writer, uid, gid, fixed_groups=fixed_groups)
 
 
 def _lower_reason(text: str) -> str:
