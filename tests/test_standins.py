@@ -76,11 +76,14 @@ def test_a_text_is_ascii_and_one_line() -> None:
 
 
 def test_what_is_not_recorded_is_not_known() -> None:
-    """Facts that a document lacks are unknown, not zero."""
-    source = data.c_source(host())
-    assert ".sm_count = SIM_UNKNOWN" in source
-    assert ".ecc_mode = SIM_UNKNOWN" in source
-    assert ".sm_count = 0" not in source
+    """Facts of a GPU that neither the document nor a profile has are unknown, not zero."""
+    found = host(model="NVIDIA Z1", mig="disabled", mig_devices=[])
+    nvml = found.nvml.model_copy(update={"gpus": found.nvml.gpus[:1]})
+    source = data.c_source(found.model_copy(update={"nvml": nvml}))
+    for field in ("sm_count", "memory_mib", "ecc_mode", "persistence_mode", "power_limit_mw"):
+        assert f".{field} = SIM_UNKNOWN" in source
+    assert ".temperature_c = {0}" in source
+    assert ".topology = NULL" in source
 
 
 def test_numbers_of_gpus_and_mig_devices_are_limited() -> None:

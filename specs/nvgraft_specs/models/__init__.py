@@ -120,7 +120,8 @@ def _json_path(loc: tuple[int | str, ...], data: object) -> str:
             exists = part in current
         else:
             exists = isinstance(current, list) and part in range(len(current))
-        if not exists and (position < len(loc) - 1 or part == "[key]"):
+        inside = isinstance(current, dict | list)
+        if not exists and (position < len(loc) - 1 or part == "[key]" or not inside):
             continue
         if isinstance(part, int):
             text += f"[{part}]"

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from nvgraft_specs.documents import read_bytes
-from nvgraft_specs.models import ONLY_SUCH_NAMES, PLAIN_PATH, Open, parse
+from nvgraft_specs.models import ONLY_SUCH_NAMES, PLAIN_PATH, Open, Strict, parse, simulated
+from nvgraft_specs.models.gpu_profile import GpuValues
 
 SCHEMA = "nvgraft.host/1"
 
@@ -22,6 +23,10 @@ Word = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x20\x7f]+$")]
 Count = Annotated[int, Field(ge=0)]
 #: The minor number of a device node; GPU and compute instances of MIG have nodes too.
 Minor = Annotated[int, Field(ge=0, lt=1 << 20)]
+#: GPUs that a simulated host can have; SIM_GPU_LIMIT of the stand-ins.
+GPU_LIMIT = 64
+#: A position in `nvml.gpus`.
+GpuIndex = Annotated[int, Field(ge=0, lt=GPU_LIMIT)]
 Number32 = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
 
 
@@ -115,6 +120,12 @@ class MigDevice(Open):
     uuid: Word
     gpu_instance: Minor
     compute_instance: Minor
+    profile: Word | None = Field(
+        default=None, description="as `nvidia-smi mig` names it: 1g.10gb, or 1c.3g.40gb"
+    )
+    start: Annotated[int, Field(ge=0, le=7)] | None = Field(
+        default=None, description="memory slice at which the GPU instance starts"
+    )
 
 
 class Gpu(Open):
@@ -128,6 +139,14 @@ class Gpu(Open):
     mig: Literal["unsupported", "disabled", "enabled"]
     model: Line
     mig_devices: list[MigDevice]
+    profile: str | None = Field(
+        default=None,
+        description="what the GPU answers when it is simulated: a name of nvgraft_specs/profiles;"
+        " default: the profile of `model`, if there is one",
+    )
+    values: GpuValues | None = Field(
+        default=None, description="answers that differ from the profile's"
+    )
 
 
 class Nvml(Open):
@@ -136,6 +155,38 @@ class Nvml(Open):
     driver_version: Word
     cuda_version: Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+$")]
     gpus: list[Gpu]
+
+
+class NumaNode(Strict):
+    """A NUMA node, and the GPUs that are attached to it."""
+
+    node: Annotated[int, Field(ge=0, lt=1024)]
+    cpus: Annotated[str, StringConstraints(pattern=r"^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$")]
+    gpus: list[GpuIndex] = Field(max_length=GPU_LIMIT)
+
+
+class Bridge(Strict):
+    """NVLinks that lead from one GPU to another."""
+
+    gpus: tuple[GpuIndex, GpuIndex]
+    links: Annotated[int, Field(ge=1, le=18)]
+
+
+class Topology(Strict):
+    """How the GPUs of a host are connected. An absent key is not known."""
+
+    nvlink: Literal["switch"] | list[Bridge] | None = Field(
+        default=None,
+        description="switch: all links of all GPUs lead to NVSwitches, and a fabric manager is"
+        " needed",
+    )
+    numa: list[NumaNode] | None = Field(default=None, max_length=64)
+    levels: list[list[Literal["X", "PIX", "PXB", "PHB", "NODE", "SYS"]]] | None = Field(
+        default=None,
+        max_length=GPU_LIMIT,
+        description="a row for each GPU, as `nvidia-smi topo -m` prints it without NVLink; default:"
+        " NODE within a NUMA node, else SYS",
+    )
 
 
 class Cdi(Open):
@@ -184,6 +235,13 @@ class Host(Open):
         description="recorded from the files of a driver alone: its GPUs, device nodes and /proc"
         " are not known",
     )
+    topology: Topology | None = None
+    failures: list[Word] | None = Field(
+        default=None,
+        max_length=64,
+        description="failures on purpose of the simulated host, as `nvgraft simulate --fail` names"
+        " them",
+    )
 
 
 def parse_host(raw: bytes, path: str) -> Host:
@@ -192,7 +250,9 @@ def parse_host(raw: bytes, path: str) -> Host:
     :param path: the path to name in errors.
     :raises DocumentError: when it is not a valid snapshot.
     """
-    return parse(Host, SCHEMA, raw, path, default_schema=SCHEMA)
+    host = parse(Host, SCHEMA, raw, path, default_schema=SCHEMA)
+    simulated.check(host, path)
+    return host
 
 
 def load_host(path: str) -> Host:

@@ -6,35 +6,85 @@ becomes a string literal in which only letters, digits and a few marks stand for
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from nvgraft_specs.models.host import Gpu, Host, MigDevice, RegularFile
+from nvgraft_cli.simulate.standins import attributes
+from nvgraft_specs.models import simulated
+from nvgraft_specs.models.gpu_profile import MigProfile, Script
+from nvgraft_specs.models.host import (
+    GPU_LIMIT,
+    Gpu,
+    Host,
+    MigDevice,
+    NumaNode,
+    RegularFile,
+)
 
-#: SIM_GPU_LIMIT of driver.h.
-GPU_LIMIT = 64
 #: MIG devices of one GPU: the hardware has seven compute slices.
 MIG_LIMIT = 7
 
 _UNKNOWN = "SIM_UNKNOWN"
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 ._:/-+")
-#: Number fields of struct sim_gpu that have no value unless the document has one.
-_GPU_NUMBERS = re.findall(
-    r"\w+",
-    """
-    pci_device_id pci_subsystem_id architecture sm_count cores memory_mib memory_reserved_mib
-    bar1_mib memory_bus_bits graphics_max_mhz sm_max_mhz memory_max_mhz video_max_mhz
-    power_default_mw power_limit_mw power_min_mw power_max_mw slowdown_c shutdown_c
-    temperature_max_c performance_state ecc_mode ecc_pending ecc_corrected ecc_uncorrected
-    ecc_corrected_total ecc_uncorrected_total pcie_max_gen pcie_max_width pcie_gen pcie_width
-    numa_node mig_mode mig_pending fan_count persistence_mode compute_mode display_active
-    display_attached
-""",
+_NVIDIA = 0x10DE
+_ARCHITECTURES = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
+_COMPUTE_MODES = {"default": 0, "prohibited": 2, "exclusive-process": 3}
+#: nvmlGpuTopologyLevel_t, by the word of `nvidia-smi topo -m`.
+_LEVELS = {"X": 0, "PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
+#: Generation -> nvmlNvlinkVersion_t.
+_NVLINK_VERSIONS = {1: 1, 2: 2, 3: 4, 4: 6, 5: 7}
+#: NVML_COMPUTE_INSTANCE_PROFILE_* -> compute slices.
+_COMPUTE_PROFILES = {0: 1, 1: 2, 2: 3, 3: 4, 4: 7}
+
+#: Key of a document -> number field of struct sim_gpu; the unit is the same.
+_SAME = {
+    key: key
+    for key in re.findall(
+        r"\w+",
+        """
+        sm_count cores memory_mib memory_reserved_mib memory_bus_bits bar1_mib
+        graphics_max_mhz sm_max_mhz memory_max_mhz video_max_mhz slowdown_c shutdown_c
+        temperature_max_c performance_state numa_node
+        """,
+    )
+} | {
+    "fans": "fan_count",
+    "pcie_gen": "pcie_max_gen",
+    "pcie_width": "pcie_max_width",
+    "pcie_current_gen": "pcie_gen",
+    "pcie_current_width": "pcie_width",
+}
+_WATTS = {f"power_{name}_w": f"power_{name}_mw" for name in ("default", "limit", "min", "max")}
+#: Key of a document -> struct sim_series of struct sim_gpu.
+_SERIES = {"power_w": "power_mw"} | {
+    key: key
+    for key in re.findall(
+        r"\w+",
+        """
+        memory_used_mib graphics_mhz sm_mhz memory_mhz video_mhz temperature_c
+        memory_temperature_c fan_percent gpu_percent memory_percent encoder_percent
+        decoder_percent
+        """,
+    )
+}
+#: Number fields of struct sim_gpu; those that nothing sets are unknown.
+_GPU_NUMBERS = (
+    *_SAME.values(),
+    *_WATTS.values(),
+    *re.findall(
+        r"\w+",
+        """
+        pci_device_id pci_subsystem_id architecture ecc_mode ecc_pending ecc_corrected
+        ecc_uncorrected ecc_corrected_total ecc_uncorrected_total persistence_mode compute_mode
+        display_active display_attached mig_mode mig_pending
+        """,
+    ),
 )
-_MIG_NUMBERS = re.findall(
-    r"\w+",
-    """
-    start size gi_slices ci_slices memory_mib memory_reserved_mib sm_count copy_engines decoders
-    encoders jpegs ofas gi_capability ci_capability
-""",
+_MIG_SAME = ("sm_count", "memory_mib", "copy_engines", "decoders", "encoders", "jpegs", "ofas")
+_MIG_NUMBERS = (
+    *_MIG_SAME,
+    *re.findall(
+        r"\w+", "start size gi_slices ci_slices memory_reserved_mib gi_capability ci_capability"
+    ),
 )
 
 
@@ -47,7 +97,7 @@ def c_source(host: Host) -> str:
     if len(gpus) > GPU_LIMIT:
         raise ValueError(f"{len(gpus)} GPUs: a simulated host has at most {GPU_LIMIT}")
     writer = _Writer()
-    rows = [_gpu(writer, host, gpu) for gpu in gpus]
+    rows = [_gpu(writer, host, index) for index in range(len(gpus))]
     array = writer.array("struct sim_gpu", "gpus", rows)
     major, minor = (int(part) for part in host.nvml.cuda_version.split("."))
     driver = {
@@ -55,7 +105,7 @@ def c_source(host: Host) -> str:
         "version": text(host.nvml.driver_version),
         "branch": branch(host.nvml.driver_version),
         "cuda": major * 1000 + minor * 10,
-        "has_fabric": 0,
+        "has_fabric": int(has_fabric(host)),
         "gpus": array,
         "gpu_count": len(gpus),
     }
@@ -70,6 +120,13 @@ def c_source(host: Host) -> str:
             ),
             "",
         ]
+    )
+
+
+def has_fabric(host: Host) -> bool:
+    """Return whether the GPUs of a host are connected by NVSwitches, which need a manager."""
+    return (host.topology is not None and host.topology.nvlink == "switch") or any(
+        path.startswith("/dev/nvidia-nvswitch") for path in host.files
     )
 
 
@@ -91,7 +148,8 @@ def _character(byte: int) -> str:
     return chr(byte) if byte in _PLAIN else f"\\{byte:03o}"
 
 
-def _gpu(writer: "_Writer", host: Host, gpu: Gpu) -> str:
+def _gpu(writer: "_Writer", host: Host, index: int) -> str:
+    gpu = host.nvml.gpus[index]
     if len(gpu.mig_devices) > MIG_LIMIT:
         raise ValueError(
             f"GPU {gpu.uuid} has {len(gpu.mig_devices)} MIG devices: at most {MIG_LIMIT} are"
@@ -99,51 +157,322 @@ def _gpu(writer: "_Writer", host: Host, gpu: Gpu) -> str:
         )
     major, minor = (int(part) for part in gpu.compute_capability.split("."))
     mode = {"unsupported": _UNKNOWN, "disabled": 0, "enabled": 1}[gpu.mig]
-    instances = sorted({device.gpu_instance for device in gpu.mig_devices})
+    numa = _numa(host, index)
+    values = simulated.values_of(gpu) | ({"numa_node": numa.node} if numa else {})
+    profile = simulated.profile_of(gpu)
+    rows = profile.mig.profiles if profile and profile.mig else []
+    links = _nvlinks(host, index, values)
+    known = attributes.attributes(gpu, values)
     fields: dict[str, object] = dict.fromkeys(_GPU_NUMBERS, _UNKNOWN)
+    fields |= _answers(writer, values)
     fields |= {
         "minor": gpu.minor,
         "uuid": text(gpu.uuid),
         "name": text(gpu.model),
-        "pci": _struct({"domain": gpu.pci.domain, "bus": gpu.pci.bus, "device": gpu.pci.device}),
+        "pci": _pci(gpu.pci.domain, gpu.pci.bus, gpu.pci.device),
         "brand": gpu.brand,
         "compute_major": major,
         "compute_minor": minor,
+        "cpus": text(numa.cpus if numa else None),
+        "nvlinks": writer.array("struct sim_nvlink", "nvlinks", links),
+        "nvlink_count": len(links),
+        "topology": writer.array("int", "topology", _levels(host, index)),
         "mig_mode": mode,
         "mig_pending": mode,
-        "gpu_instances": writer.array(
-            "struct sim_gpu_instance",
-            "gpu_instances",
-            [
-                _struct({"id": number, "profile": -1, "start": _UNKNOWN, "size": _UNKNOWN})
-                for number in instances
-            ],
+        "gi_profiles": writer.array(
+            "struct sim_gi_profile", "gi_profiles", [_gi_profile(writer, row) for row in rows]
         ),
-        "gpu_instance_count": len(instances),
-        "mig_devices": writer.array(
-            "struct sim_mig_device",
-            "mig_devices",
-            [_mig_device(host, gpu, device) for device in gpu.mig_devices],
-        ),
-        "mig_device_count": len(gpu.mig_devices),
+        "gi_profile_count": len(rows),
+        "attributes": writer.array("struct sim_attribute", "attributes", _rows(known)),
+        "attribute_count": len(known),
     }
-    return _struct(fields)
+    return _struct(fields | _compute_profiles(writer, rows) | _instances(writer, host, gpu, values))
 
 
-def _mig_device(host: Host, gpu: Gpu, device: MigDevice) -> str:
+def _answers(writer: "_Writer", values: Mapping[str, Any]) -> dict[str, object]:
+    """Return the fields that come from the values of a GPU.
+
+    A GPU of a known product is idle: what the document does not state is zero, or its default.
+    """
+    known = dict(values)
+    if known:
+        known = {
+            "performance_state": 0,
+            "persistence_mode": True,
+            "compute_mode": "default",
+            "display_active": False,
+            "gpu_percent": 0,
+            "memory_percent": 0,
+            "encoder_percent": 0,
+            "decoder_percent": 0,
+            "memory_used_mib": 0,
+            "pcie_current_gen": known.get("pcie_gen"),
+            "pcie_current_width": known.get("pcie_width"),
+            "power_default_w": known.get("power_limit_w"),
+        } | known
+    fields: dict[str, object] = {
+        field: known[key] for key, field in _SAME.items() if known.get(key) is not None
+    }
+    fields |= {
+        field: round(known[key] * 1000)
+        for key, field in _WATTS.items()
+        if known.get(key) is not None
+    }
+    for key, field in _SERIES.items():
+        fields[field] = _series(writer, known.get(key), 1000 if key == "power_w" else 1)
+    fields |= {key: text(known.get(key)) for key in ("serial", "board_part_number", "vbios")}
+    fields |= {
+        key: f"{known[key] << 16 | _NVIDIA:#x}"
+        for key in ("pci_device_id", "pci_subsystem_id")
+        if known.get(key) is not None
+    }
+    if known.get("architecture"):
+        fields["architecture"] = _ARCHITECTURES[known["architecture"]]
+    if known.get("compute_mode"):
+        fields["compute_mode"] = _COMPUTE_MODES[known["compute_mode"]]
+    for key in ("persistence_mode", "display_active"):
+        if known.get(key) is not None:
+            fields[key] = int(known[key])
+    if known:
+        fields["display_attached"] = fields["display_active"]
+    if known.get("ecc") is not None:
+        fields["ecc_mode"] = fields["ecc_pending"] = int(known["ecc"])
+        for key in ("ecc_corrected", "ecc_uncorrected"):
+            fields[key] = fields[f"{key}_total"] = known.get(key) or 0
+    return fields
+
+
+def _series(writer: "_Writer", value: "Script | float | None", factor: int) -> str:
+    """Return a struct sim_series."""
+    if value is None:
+        return "{0}"
+    step, numbers = (
+        (value.every_s, value.values) if isinstance(value, Script) else (1, [float(value)])
+    )
+    array = writer.array("int64_t", "values", [round(number * factor) for number in numbers])
+    return f"{{{array}, {len(numbers)}, {step}}}"
+
+
+def _numa(host: Host, index: int) -> NumaNode | None:
+    nodes = (host.topology.numa if host.topology else None) or ()
+    return next((node for node in nodes if index in node.gpus), None)
+
+
+def _levels(host: Host, index: int) -> list[int]:
+    """Return the topology level of one GPU to each; empty if it is not known."""
+    topology = host.topology
+    if topology is None:
+        return []
+    if topology.levels is not None:
+        return [_LEVELS[level] for level in topology.levels[index]]
+    own = _numa(host, index)
+    if own is None:
+        return []
+    return [
+        0 if other == index else _LEVELS["NODE" if other in own.gpus else "SYS"]
+        for other in range(len(host.nvml.gpus))
+    ]
+
+
+def _nvlinks(host: Host, index: int, values: Mapping[str, Any]) -> list[str]:
+    """Return the active NVLinks of a GPU."""
+    topology = host.topology
+    count = values.get("nvlinks")
+    if topology is None or topology.nvlink is None or not count:
+        return []
+    ends: list[tuple[str, int, str]] = []
+    if topology.nvlink == "switch":
+        # The addresses of NVSwitches are not recorded.
+        ends = [("SIM_LINK_SWITCH", -1, "{0}")] * count
+    else:
+        for bridge in topology.nvlink:
+            if index in bridge.gpus:
+                other = bridge.gpus[bridge.gpus[0] == index]
+                pci = host.nvml.gpus[other].pci
+                far = ("SIM_LINK_GPU", other, _pci(pci.domain, pci.bus, pci.device))
+                ends += [far] * bridge.links
+    version = _NVLINK_VERSIONS.get(values.get("nvlink_version") or 0, _UNKNOWN)
+    speed = values.get("nvlink_mb_s")
+    return [
+        _struct(
+            {
+                "link": link,
+                "end": end,
+                "gpu": gpu,
+                "remote": remote,
+                "version": version,
+                "speed_mb_s": _UNKNOWN if speed is None else speed,
+            }
+        )
+        for link, (end, gpu, remote) in enumerate(ends[:count])
+    ]
+
+
+def _gi_profile(writer: "_Writer", row: MigProfile) -> str:
+    fields = {key: getattr(row, key) for key in _MIG_SAME}
+    return _struct(
+        {
+            **fields,
+            "number": row.number,
+            "id": row.id,
+            "name": text(row.name),
+            "slices": row.slices,
+            "instances": row.instances,
+            "placement_size": row.size,
+            "starts": writer.array("unsigned", "starts", row.starts),
+            "start_count": len(row.starts),
+        }
+    )
+
+
+def _compute_rows(rows: Sequence[MigProfile]) -> list[tuple[MigProfile, int, int]]:
+    """Return each compute instance profile: the GPU instance's, its number, and its slices."""
+    return [
+        (row, number, slices)
+        for row in rows
+        for number, slices in _COMPUTE_PROFILES.items()
+        if slices <= row.slices and (row.slices, slices) != (4, 3)
+    ]
+
+
+def _compute_profiles(writer: "_Writer", rows: Sequence[MigProfile]) -> dict[str, object]:
+    structs = [
+        _struct(
+            {
+                "gi_number": row.number,
+                "number": number,
+                "id": number,
+                "name": text(row.name if slices == row.slices else f"{slices}c.{row.name}"),
+                "slices": slices,
+                "instances": row.slices // slices,
+                "sm_count": _multiprocessors(rows, row, slices),
+            }
+        )
+        for row, number, slices in _compute_rows(rows)
+    ]
+    return {
+        "ci_profiles": writer.array("struct sim_ci_profile", "ci_profiles", structs),
+        "ci_profile_count": len(structs),
+    }
+
+
+def _multiprocessors(rows: Sequence[MigProfile], row: MigProfile, slices: int) -> int:
+    """Return the multiprocessors of a compute instance with so many slices.
+
+    A larger GPU instance can have more of them than its slices, which only the whole of it uses.
+    """
+    return row.sm_count if slices == row.slices else rows[0].sm_count * slices
+
+
+def _instances(
+    writer: "_Writer", host: Host, gpu: Gpu, values: Mapping[str, Any]
+) -> dict[str, object]:
+    """Return the GPU instances and the MIG devices of a GPU."""
+    profile = simulated.profile_of(gpu)
+    rows = profile.mig.profiles if profile and profile.mig else []
+    instances = [
+        _struct(
+            {
+                "id": number,
+                "profile": rows.index(row) if row else -1,
+                "start": _UNKNOWN if start is None else start,
+                "size": row.size if row else _UNKNOWN,
+            }
+        )
+        for number, row, start in _placed(gpu)
+    ]
+    taken: dict[int, int] = {}
+    devices = []
+    for device in gpu.mig_devices:
+        first = taken.get(device.gpu_instance, 0)
+        taken[device.gpu_instance] = first + simulated.device_of(gpu, device)[1]
+        devices.append(_mig_device(writer, host, gpu, device, values, first))
+    return {
+        "gpu_instances": writer.array("struct sim_gpu_instance", "gpu_instances", instances),
+        "gpu_instance_count": len(instances),
+        "mig_devices": writer.array("struct sim_mig_device", "mig_devices", devices),
+        "mig_device_count": len(devices),
+    }
+
+
+def _placed(gpu: Gpu) -> list[tuple[int, MigProfile | None, int | None]]:
+    """Return each GPU instance with its profile and the memory slice at which it starts.
+
+    The document's places are kept; the others are the first free ones, large instances first.
+    """
+    found: dict[int, tuple[MigProfile | None, int | None]] = {}
+    for device in gpu.mig_devices:
+        found.setdefault(device.gpu_instance, (simulated.device_of(gpu, device)[0], device.start))
+    taken: set[int] = set()
+    order = sorted(found, key=lambda number: (found[number][1] is None, -_size(found[number][0])))
+    for number in order:
+        row, start = found[number]
+        if row is None:
+            continue
+        if start is None:
+            free = (at for at in row.starts if taken.isdisjoint(range(at, at + row.size)))
+            start = next(free, None)
+            found[number] = row, start
+        if start is not None:
+            taken |= set(range(start, start + row.size))
+    return [(number, *found[number]) for number in sorted(found)]
+
+
+def _size(row: MigProfile | None) -> int:
+    return row.size if row else 0
+
+
+def _mig_device(
+    writer: "_Writer",
+    host: Host,
+    gpu: Gpu,
+    device: MigDevice,
+    values: Mapping[str, Any],
+    first_slice: int,
+) -> str:
     directory = f"/proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig/gi{device.gpu_instance}"
     fields: dict[str, object] = dict.fromkeys(_MIG_NUMBERS, _UNKNOWN)
+    row, slices = simulated.device_of(gpu, device)
+    profile = simulated.profile_of(gpu)
+    rows = profile.mig.profiles if profile and profile.mig else []
+    multiprocessors = _multiprocessors(rows, row, slices) if row else None
+    known = attributes.attributes(gpu, values, multiprocessors)
+    if row is not None:
+        number = next(key for key, count in _COMPUTE_PROFILES.items() if count == slices)
+        fields |= {key: getattr(row, key) for key in _MIG_SAME}
+        fields |= {
+            "sm_count": multiprocessors,
+            "start": first_slice,
+            "size": slices,
+            "gi_slices": row.slices,
+            "ci_slices": slices,
+            "memory_reserved_mib": 0,
+        }
+        ci_profile = _compute_rows(rows).index((row, number, slices))
+    else:
+        ci_profile = -1
     fields |= {
         "uuid": text(device.uuid),
-        "name": text(f"{gpu.model} MIG"),
+        "name": text(f"{gpu.model} MIG {device.profile}" if row else f"{gpu.model} MIG"),
+        "profile_name": text(device.profile),
         "gpu_instance": device.gpu_instance,
         "compute_instance": device.compute_instance,
-        "gi_profile": -1,
-        "ci_profile": -1,
+        "gi_profile": rows.index(row) if row else -1,
+        "ci_profile": ci_profile,
         "gi_capability": _capability(host, f"{directory}/access"),
         "ci_capability": _capability(host, f"{directory}/ci{device.compute_instance}/access"),
+        "attributes": writer.array("struct sim_attribute", "attributes", _rows(known)),
+        "attribute_count": len(known),
     }
     return _struct(fields)
+
+
+def _rows(pairs: Iterable[tuple[int, int]]) -> list[str]:
+    return [f"{{{number}, {value}}}" for number, value in pairs]
+
+
+def _pci(domain: int, bus: int, device: int) -> str:
+    return _struct({"domain": domain, "bus": bus, "device": device})
 
 
 def _capability(host: Host, path: str) -> int | str:

@@ -44,7 +44,7 @@ struct sim_nvlink {
   enum sim_link_end end;
   int gpu;                     /* index of the GPU at the far end; -1 unless end is SIM_LINK_GPU */
   struct sim_pci remote;       /* address of the far end */
-  unsigned version;            /* NVLink generation as NVML counts it: 1 is 1.0, 2 is 2.0, 5 is 3.0 (A100), 6 and 7 are 4.0 and 5.0 */
+  int64_t version;             /* nvmlNvlinkVersion_t: 2 is 2.0 (V100), 4 is 3.0, 6 is 4.0, 7 is 5.0 */
   int64_t speed_mb_s;          /* one direction */
 };
 
