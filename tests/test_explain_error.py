@@ -174,12 +174,15 @@ def test_nvgrafts_own_line_is_recognised_too() -> None:
     ],
 )
 def test_a_number_of_cuda_is_recognised_in_every_spelling(spelling: str) -> None:
-    """A number alone tells the error, in the spelling of each program; other numbers tell none."""
+    """A number alone tells the error, in the spelling of each program; other numbers tell no more.
+
+    Where the words themselves are those of an error of CUDA, the general row answers.
+    """
     for row in ROWS:
         for number in row.get("cuda", ()):
             if number > 0:
                 assert ids(spelling.format(number)) == [row["id"]]
-    assert ids(spelling.format(996)) == []
+    assert ids(spelling.format(996)) in ([], ["cuda-other"])
 
 
 @pytest.mark.parametrize(

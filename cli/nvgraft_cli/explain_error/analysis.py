@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from nvgraft_cli.explain_error.known import KnownError, Layer, known
+from nvgraft_cli.explain_error.known import WORD, KnownError, Layer, known
 from nvgraft_cli.explain_error.paste import blocks, lower
 from nvgraft_specs.checks import FAILURES
 
@@ -175,9 +175,10 @@ def _read(block: str, reading: _Reading) -> None:
 def _hits(block: str, small: str) -> Iterator[tuple[KnownError, _Hit]]:
     """Yield each row that matches, if no row before it has matched the same words."""
     spelled = _numbers(block, small)
+    words = frozenset(WORD.findall(small))
     spans: list[tuple[int, int]] = []
     for row in known().rows:
-        hit = _phrase(row, block, small)
+        hit = _phrase(row, block, small, words)
         if hit is None:
             hit = next((spelled[number] for number in row.numbers if number in spelled), None)
         if hit is None or any(start < hit.end and hit.start < end for start, end in spans):
@@ -186,9 +187,14 @@ def _hits(block: str, small: str) -> Iterator[tuple[KnownError, _Hit]]:
         yield row, hit
 
 
-def _phrase(row: KnownError, block: str, small: str) -> _Hit | None:
-    """Return where a phrase of ``row`` stands, and its pattern matches around it."""
-    for phrase in row.says:
+def _phrase(row: KnownError, block: str, small: str, words: frozenset[str]) -> _Hit | None:
+    """Return where a phrase of ``row`` stands, and its pattern matches around it.
+
+    ``words`` are those of ``small``: they save the search for most phrases.
+    """
+    for phrase, word in row.phrases:
+        if word and word not in words:
+            continue
         at = small.find(phrase)
         for _ in range(_TRIES):
             if at < 0:

@@ -9,6 +9,11 @@ from typing import Any
 
 from nvgraft_specs import errors
 
+#: A word of a phrase or of a text, in small letters.
+WORD = re.compile(r"[a-z0-9_]+")
+#: A word with something that is not part of it on both sides.
+_INNER = re.compile(r"(?<=[^a-z0-9_])[a-z0-9_]+(?=[^a-z0-9_])")
+
 
 @dataclass(frozen=True)
 class KnownError:
@@ -30,6 +35,13 @@ class KnownError:
     def regex(self) -> re.Pattern[str]:
         """The compiled pattern; compiled for the rows whose phrase occurs only."""
         return re.compile(self.pattern, re.IGNORECASE)
+
+    @cached_property
+    def phrases(self) -> tuple[tuple[str, str], ...]:
+        """The phrases, each with a word that is in every text with the phrase, or ""."""
+        return tuple(
+            (phrase, max(_INNER.findall(phrase), key=len, default="")) for phrase in self.says
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,10 @@ Keys of an ``[[error]]``:
   which are not printed.
 """
 
-FILES = ("toolkit", "engine", "kubernetes", "cuda", "host", "inside", "layers", "languages")
+FILES = (
+    *("toolkit", "engine", "kubernetes", "cuda", "driver", "host"),
+    *("frameworks", "inside", "general", "layers", "languages"),
+)
 
 #: Who can fix an error, by the value of ``fixed_by``.
 FIXED_BY = {
