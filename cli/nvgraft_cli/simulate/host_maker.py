@@ -10,6 +10,7 @@ import os
 import re
 import stat
 import subprocess
+from collections.abc import Mapping
 
 from nvgraft.system import syscalls
 from nvgraft_cli.simulate import ldcache_writer, sandbox, stubs
@@ -22,6 +23,8 @@ SNAPSHOT = f"{CONFIG_DIRECTORY}/nvgraft-host.json"
 NVML_CONF = names.STANDIN_NVML
 
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+#: The libraries of the driver that answer on a simulated host, and their sources.
+_STANDINS = {"libnvidia-ml.so": "nvml.c", "libcuda.so": "cuda.c"}
 _PCI_DEVICES = "/sys/bus/pci/devices"
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 #: One row of `ldconfig -p`: SONAME, libc and architecture, optional OS ABI and hardware
@@ -43,10 +46,10 @@ def make(host: Host, snapshot: bytes, *, compiled: bool) -> list[str]:
     """
     root = host.root.rstrip("/")
     notes: list[str] = []
-    library = None
+    libraries: dict[str, bytes] = {}
     if compiled and _machine_of(host) == _MACHINES.get(os.uname().machine):
         try:
-            library = _compile(host)
+            libraries = _compile(host)
         except build.CannotCompile as error:
             notes.append(str(error))
     _proc(host)
@@ -54,7 +57,7 @@ def make(host: Host, snapshot: bytes, *, compiled: bool) -> list[str]:
     for path, entry in sorted(host.files.items(), key=lambda item: (item[0].count("/"), item[0])):
         real = _real_path(root, path)
         if real is not None:
-            _place(real, entry, _content(path, entry, host, library))
+            _place(real, entry, _content(path, entry, host, libraries))
     _loader_cache(host, root)
     if root:
         # The driver container of the GPU operator mounts the host's /dev and /proc in its root.
@@ -64,14 +67,14 @@ def make(host: Host, snapshot: bytes, *, compiled: bool) -> list[str]:
     os.makedirs(CONFIG_DIRECTORY, exist_ok=True)
     _write(
         f"{CONFIG_DIRECTORY}/config.toml",
-        config_toml(host.root, SNAPSHOT if library is None else None).encode(),
+        config_toml(host.root, None if libraries else SNAPSHOT).encode(),
         0o644,
     )
-    if library is None:
-        _write(SNAPSHOT, snapshot, 0o644)
-    else:
+    if libraries:
         for prefix in {"", root}:  # the hook calls NVML inside the driver root
             _write(prefix + NVML_CONF, nvml_conf(host).encode(), 0o644)
+    else:
+        _write(SNAPSHOT, snapshot, 0o644)
     return notes
 
 
@@ -115,8 +118,8 @@ def _machine_of(host: Host) -> str | None:
     )
 
 
-def _compile(host: Host) -> bytes:
-    """Return the stand-in NVML of a host.
+def _compile(host: Host) -> dict[str, bytes]:
+    """Return the stand-ins of a host: file name -> content.
 
     :raises CannotCompile: there is no compiler, or it failed.
     """
@@ -125,18 +128,16 @@ def _compile(host: Host) -> bytes:
         data.c_source(host),
         lambda soname: stubs.shared_object(64, machine, soname, (), None),
     )
-    needed = next(
-        (
-            entry.elf.needed
-            for path, entry in host.files.items()
-            if isinstance(entry, RegularFile)
-            and entry.elf
-            and entry.elf.bits == 64
-            and os.path.basename(path) == f"libnvidia-ml.so.{host.nvml.driver_version}"
-        ),
-        (),
-    )
-    return compiler.library(build.SOURCES / "nvml.c", "libnvidia-ml.so.1", needed)
+    needed = {
+        os.path.basename(path): entry.elf.needed
+        for path, entry in host.files.items()
+        if isinstance(entry, RegularFile) and entry.elf and entry.elf.bits == 64
+    }
+    found = {}
+    for library, source in _STANDINS.items():
+        name = f"{library}.{host.nvml.driver_version}"
+        found[name] = compiler.library(build.SOURCES / source, f"{library}.1", needed.get(name, ()))
+    return found
 
 
 def _proc(host: Host) -> None:
@@ -227,18 +228,16 @@ def _real_path(root: str, path: str) -> str | None:
     return None if path == "/etc/ld.so.cache" else root + path
 
 
-def _content(path: str, entry: Entry, host: Host, library: bytes | None) -> bytes | None:
-    """Return the bytes of a regular file, or None if this machine's own file may stay there."""
+def _content(path: str, entry: Entry, host: Host, libraries: Mapping[str, bytes]) -> bytes | None:
+    """Return the bytes of a regular file, or None if this machine's own file may stay there.
+
+    :param libraries: content of those libraries that answer, by file name.
+    """
     if not isinstance(entry, RegularFile):
         return b""
     name = os.path.basename(path)
-    if (
-        library is not None
-        and name == f"libnvidia-ml.so.{host.nvml.driver_version}"
-        and entry.elf
-        and entry.elf.bits == 64
-    ):
-        return library
+    if name in libraries and entry.elf and entry.elf.bits == 64:
+        return libraries[name]
     if entry.content is not None:
         return entry.content.encode()
     runs = int(entry.mode, 8) & 0o111

@@ -20,7 +20,7 @@ _FORMER_LIBRARIES = ("libdl.so.2", "libpthread.so.0")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _OPTIONS = (
     "-std=gnu99",
-    "-O1",
+    "-O0",
     "-w",
     "-fPIC",
     "-fvisibility=hidden",
@@ -55,13 +55,18 @@ class Compiler:
         self._data = data
         self._empty_library = empty_library
 
-    def library(self, source: Path, soname: str, needed: Sequence[str] = ()) -> bytes:
+    def library(
+        self, source: Path, soname: str, needed: Sequence[str] = (), versions: Path | None = None
+    ) -> bytes:
         """Return the shared object of a C source.
 
         :param needed: the libraries that it names as needed besides libc.so.6, in this order.
+        :param versions: a linker's version script.
         :raises CannotCompile: the compiler failed.
         """
-        return self._compile(source, ["-shared", *_linker("-soname", soname)], needed)
+        options = ["-shared", *_linker("-soname", soname)]
+        options += _linker("--version-script", str(versions)) if versions else []
+        return self._compile(source, options, needed)
 
     def program(self, source: Path, interp: str, needed: Sequence[str] = ()) -> bytes:
         """Return the dynamically linked program of a C source.
