@@ -26,8 +26,11 @@ def _is_command_of_simulate() -> bool:
 
     In a shell on a simulated host others can use the file.
     """
-    if os.getppid() != 1:
-        return False
+    return os.getppid() == 1 and is_simulated_host()
+
+
+def is_simulated_host() -> bool:
+    """Tell whether the root of this process is that of ``nvgraft simulate``."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         return any(" / / " in line and SIMULATED_ROOT in line for line in file)
 

@@ -14,21 +14,26 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nvgraft.base.errors import printable
 from nvgraft.system import syscalls
 from nvgraft_cli.shell import logs, nodes, terminal
-from nvgraft_cli.shell.arguments import add_format, source
+from nvgraft_cli.shell.arguments import add_format, add_node, source
 from nvgraft_cli.shell.children import wait_for
 from nvgraft_cli.shell.errors import InputError
-from nvgraft_cli.shell.output import print_document
+from nvgraft_cli.shell.output import is_simulated_host, print_document
 from nvgraft_specs import gallery
 
 if TYPE_CHECKING:
+    from nvgraft_cli.simulate.standins.failures import HostFailure
     from nvgraft_specs.models.host import Host
 
 _SCHEMA = "nvgraft.gallery/1"
+
+#: The document of a simulated host, for commands that run on it.
+DOCUMENT = "/run/nvgraft-host.json"
 
 #: The exit code for an error before COMMAND starts: usage, input, or a machine that forbids it.
 _TROUBLE = 2
@@ -47,17 +52,35 @@ examples:
   sudo nvgraft simulate runfile-a10x2 -- ls -l /dev/nvidia0
   sudo nvgraft simulate ./node17.json -- bash
   sudo nvgraft simulate --name a eks-t4 -- sleep 1000 &
-  sudo nvgraft plan --node a --container ./web"""
+  sudo nvgraft plan --node a --container ./web
+  sudo nvgraft simulate --fail lost runfile-a10x2 -- nvidia-smi
+  sudo nvgraft simulate --node a --fail xid=79"""
+
+_FAILURES = """
+
+failures:
+  nvml-init            NVML does not initialise (=CODE: its error; default: 999)
+  nvml-hang            NVML does not answer (=SECONDS: for so long; default: 3600)
+  driver-mismatch      the loaded kernel module is of another version
+  lost@GPU             a GPU has fallen off the bus
+  xid=N@GPU            a GPU has reported an Xid
+  ecc@GPU              a GPU has counted memory errors
+  missing-node@GPU     a GPU has no device node
+  missing-library      the host has lost libcuda.so.1
+  no-uvm               the nvidia-uvm module is not loaded
+  slow-start           persistence mode is off: each start initialises all GPUs
+  fabric-manager-down  fabric manager does not run on a host with NVSwitches"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``simulate``."""
     parser.usage = (
-        "nvgraft simulate [--no-nvml] [--name NAME] HOST -- COMMAND [ARG...]\n"
+        "nvgraft simulate [--no-nvml] [--name NAME] [--fail WHAT] HOST -- COMMAND [ARG...]\n"
+        "       nvgraft simulate --fail WHAT [--node NAME]\n"
         "       nvgraft simulate --list [--format {text,json}]"
     )
     parser.description = _DESCRIPTION
-    parser.epilog = _EXAMPLES
+    parser.epilog = _EXAMPLES + _FAILURES
     parser.add_argument(
         "--list", action="store_true", help="list the simulated hosts that ship with nvgraft"
     )
@@ -72,6 +95,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="while COMMAND runs, other commands can run on this host: nvgraft plan --node NAME",
     )
+    parser.add_argument(
+        "--fail",
+        metavar="WHAT",
+        action="append",
+        default=[],
+        help="let something fail: WHAT, WHAT=VALUE or WHAT@GPU (default: GPU 0), one of the"
+        " failures below; may be given several times; without HOST: on the running simulated host"
+        " of --node, or on the one on which this command runs",
+    )
+    add_node(parser)
     parser.add_argument(
         "--host",
         dest="named_host",
@@ -100,7 +133,10 @@ def run(args: argparse.Namespace) -> int:
         if args.list:
             _list(args.format)
             return 0
-        return _simulate(*_host_and_command(args), args.name, nvml=not args.no_nvml)
+        if args.fail and args.named_host is None and args.host is None:
+            return _fail(args.fail)
+        name, command = _host_and_command(args)
+        return _simulate(name, command, args.name, args.fail, nvml=not args.no_nvml)
     except DocumentError as error:
         raise InputError(str(error)) from error
 
@@ -153,8 +189,33 @@ def _host_and_command(args: argparse.Namespace) -> tuple[str, list[str]]:
     return host, command
 
 
-def _simulate(name: str, command: list[str], node_name: str | None, *, nvml: bool) -> int:
+def _fail(names: list[str]) -> int:
+    """Let something fail on the simulated host on which this process runs."""
+    from nvgraft_cli.simulate.standins import failures
+    from nvgraft_specs.documents import read_bytes
+    from nvgraft_specs.models.host import parse_host
+
+    if not is_simulated_host() or not os.path.exists(DOCUMENT):
+        raise InputError(
+            "--fail without HOST: this is not a simulated host | name a running one with --node,"
+            " or write nvgraft simulate --fail WHAT HOST -- COMMAND"
+        )
+    host = parse_host(read_bytes(DOCUMENT), DOCUMENT)
+    try:
+        failures.apply([failures.parse(name, host) for name in names], host)
+    except failures.UnknownFailure as error:
+        raise InputError(f"--fail: {error}") from error
+    except OSError as error:
+        raise InputError(f"--fail: {error} | run the command as root") from error
+    return 0
+
+
+def _simulate(
+    name: str, command: list[str], node_name: str | None, fail: list[str], *, nvml: bool
+) -> int:
     from nvgraft_cli.simulate import host_maker, sandbox
+    from nvgraft_cli.simulate.standins import failures
+    from nvgraft_cli.simulate.standins.data import has_fabric
     from nvgraft_specs.documents import read_bytes
     from nvgraft_specs.models.host import parse_host
 
@@ -175,6 +236,7 @@ def _simulate(name: str, command: list[str], node_name: str | None, *, nvml: boo
     snapshot = read_bytes(path)
     host = parse_host(snapshot, path)
     logs.debug("read", host=path, bytes=len(snapshot))
+    wanted = _failures(host, path, fail)
     if os.geteuid() != 0:
         fix = f"run sudo nvgraft simulate {shlex.join([name, '--', *command])}"
         raise InputError(
@@ -190,8 +252,12 @@ def _simulate(name: str, command: list[str], node_name: str | None, *, nvml: boo
         pid = int(os.readlink("/proc/self"))
         start = nodes.start_time(pid)
         notes = sandbox.enter() + host_maker.make(host, snapshot, compiled=nvml)
+        Path(DOCUMENT).write_bytes(snapshot)
+        if has_fabric(host):
+            _start_fabric_manager()
         for note in notes:
             logs.get().info(note)
+        failures.apply(wanted, host)
         if node is not None:
             node.announce(pid, start)
         logs.debug("made", host=host.name, gpus=len(host.nvml.gpus), nvml=nvml)
@@ -204,6 +270,23 @@ def _simulate(name: str, command: list[str], node_name: str | None, *, nvml: boo
 
     with node or contextlib.nullcontext():
         return _in_child(leave_namespaces)
+
+
+def _failures(host: "Host", path: str, fail: list[str]) -> "list[HostFailure]":
+    """Return the failures of the document and of --fail.
+
+    :raises InputError: one is unknown, or the host cannot have it.
+    """
+    from nvgraft_cli.simulate.standins import failures
+
+    found = []
+    named = [(f"{path}: $.failures", name) for name in host.failures or ()]
+    for place, name in [*named, *(("--fail", name) for name in fail)]:
+        try:
+            found.append(failures.parse(name, host))
+        except failures.UnknownFailure as error:
+            raise InputError(f"{place}: {error}") from error
+    return found
 
 
 def _execute(command: list[str], directory: str) -> int:
@@ -230,6 +313,16 @@ def _execute(command: list[str], directory: str) -> int:
         return _NOT_EXECUTABLE
 
 
+def _start_fabric_manager() -> None:
+    """Start a process with the name of fabric manager, which a host with NVSwitches has."""
+    from nvgraft_cli.simulate.standins.failures import FABRIC_MANAGER
+
+    if os.fork() == 0:
+        Path("/proc/self/comm").write_text(FABRIC_MANAGER, encoding="ascii")
+        while True:  # the kernel ends it with the first process
+            signal.pause()
+
+
 def _in_child(main: Callable[[], int]) -> int:
     """Run ``main`` in a child, and return its exit code as :func:`wait_for` does."""
     sys.stdout.flush()
@@ -249,6 +342,10 @@ def _in_child(main: Callable[[], int]) -> int:
 
 
 def _explain(error: OSError | ValueError) -> str:
+    from nvgraft_cli.simulate.standins.failures import UnknownFailure
+
+    if isinstance(error, UnknownFailure):
+        return f"--fail: {error}"
     if isinstance(error, PermissionError):
         return (
             f"{error} | this machine forbids mounts or device nodes:"
