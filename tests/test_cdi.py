@@ -21,12 +21,12 @@ from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft.plan.actions import AllowDevice, Bind, Plan, Tmpfs, Why
 from nvgraft_cli.case.hosts import read_snapshot
 from nvgraft_cli.case.planning import plan_bundle
+from nvgraft_cli.case.specifications import parse_specification
 from nvgraft_cli.cdi import DEFAULT_STRATEGIES, HOOK, spec
 from nvgraft_cli.cdi.planned import planned_spec
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.snapshot.recording import record
 from nvgraft_specs import gallery
-from nvgraft_specs.models.cdi import parse_cdi
 
 Captured = pytest.CaptureFixture[str]
 Document = dict[str, Any]
@@ -83,7 +83,7 @@ def generate(document: Document, *strategies: str) -> Document:
     text = spec.text(
         host_spec(discovered, strategies or DEFAULT_STRATEGIES, HookProgram(HOOK)), "json"
     )
-    parse_cdi(text.encode(), "spec")
+    parse_specification(text.encode(), "spec")
     check_schema(json.loads(text))
     data: Document = json.loads(text)
     return data
@@ -160,7 +160,7 @@ def test_specifications_of_the_gallery(name: str, form: str, capsys: Captured) -
     out, err = capsys.readouterr()
     data = yaml.safe_load(out) if form == "yaml" else json.loads(out)
     assert data == generate(read_snapshot(name))
-    parse_cdi(out.encode(), "spec")
+    parse_specification(out.encode(), "spec")
     assert f"nvgraft cdi: {read_snapshot(name)['name']}: not recorded: " in err
     assert "&" not in out
 
@@ -484,7 +484,7 @@ def plan_spec(
     assert main(["plan", "--bundle", bundle, "--host", host, "--format", "cdi", *arguments]) == 0
     out, err = capsys.readouterr()
     check_schema(json.loads(out))
-    parse_cdi(out.encode(), "spec")
+    parse_specification(out.encode(), "spec")
     return json.loads(out), err, bundle
 
 

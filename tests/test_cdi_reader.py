@@ -18,7 +18,6 @@ from nvgraft.cdi.edits import CdiEdits, CdiHook, CdiMount, CdiNode, CdiSpec
 from nvgraft.cdi.reader import (
     LIMIT,
     SpecificationError,
-    SpecificationFile,
     read_specification,
     read_specifications,
 )
@@ -87,7 +86,7 @@ def test_every_member_is_read(tmp_path: Path) -> None:
                 "MINOR": 2,
                 "fileMode": 438,
                 "permissions": "rw",
-                "uid": 3,
+                "uid": 0,
                 "gid": 4,
             }
         ],
@@ -102,7 +101,10 @@ def test_every_member_is_read(tmp_path: Path) -> None:
         "intelRdt": {"closID": "a", "enableMonitoring": True, "schemata": ["L3:0=f"]},
         "additionalGids": [5],
     }
-    spec = read(tmp_path / "x.json", json.dumps(document(**edits) | {"cdiVersion": "v1.1.0"}))
+    whole = document(**edits) | {"cdiVersion": "v1.1.0", "annotations": {"a": "b"}}
+    whole["devices"][0]["annotations"] = {"c": "d"}
+    spec = read(tmp_path / "x.json", json.dumps(whole))
+    assert (spec.annotations, spec.devices[0].annotations) == ({"a": "b"}, {"c": "d"})
     assert (spec.version, spec.kind, spec.edits) == ("1.1.0", "vendor.com/gpu", CdiEdits())
     assert spec.devices[0].edits == CdiEdits(
         env=["A=b=c"],
@@ -115,7 +117,7 @@ def test_every_member_is_read(tmp_path: Path) -> None:
                 minor=2,
                 mode=438,
                 permissions="rw",
-                uid=3,
+                uid=0,
                 gid=4,
             )
         ],
@@ -124,6 +126,13 @@ def test_every_member_is_read(tmp_path: Path) -> None:
         net_devices=[("eth1", "net0")],
         intel_rdt={"closID": "a", "enableMonitoring": True, "schemata": ["L3:0=f"]},
         gids=[5],
+    )
+    written = spec.document()
+    assert read(tmp_path / "y.json", json.dumps(written)) == spec
+    assert written == json.loads(
+        json.dumps(whole | {"cdiVersion": "1.1.0"})
+        .replace("MINOR", "minor")
+        .replace(', "options": null', "")
     )
 
 
@@ -492,12 +501,3 @@ def test_a_directory_of_many_files_is_bounded(
     registry = read_registry(directories)
     assert sorted(registry.devices) == ["v/c=a", "v/c=b"]
     assert registry.errors[0].cause == "it has 3 specifications, of which the first 2 are read"
-
-
-def test_a_specification_file_has_all_of_the_document(tmp_path: Path) -> None:
-    """Annotations, which no container gets, are in the document."""
-    path = tmp_path / "x.json"
-    path.write_text(json.dumps(document() | {"cdiVersion": "0.6.0", "annotations": {"a": "b"}}))
-    (found,) = read_specifications([str(path)])
-    assert isinstance(found, SpecificationFile)
-    assert found.document["annotations"] == {"a": "b"}

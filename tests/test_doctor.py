@@ -204,7 +204,7 @@ def _cdi(setup: Setup) -> None:
     setup.cdi = {
         "cdiVersion": "0.5.0",
         "kind": "nvidia.com/gpu",
-        "devices": [],
+        "devices": [{"name": "0", "containerEdits": {"env": ["A=b"]}}],
         "containerEdits": {"mounts": [mount]},
     }
 

@@ -18,8 +18,7 @@ from nvgraft_cli.register import change
 from nvgraft_cli.register.change import CannotRegister
 from nvgraft_cli.shell.main import main
 from nvgraft_specs import gallery
-from nvgraft_specs.documents import DEPTH_LIMIT, SIZE_LIMIT, VALUE_LIMIT, DocumentError
-from nvgraft_specs.models.cdi import load_data
+from nvgraft_specs.documents import DEPTH_LIMIT, SIZE_LIMIT, VALUE_LIMIT, DocumentError, load_json
 
 Captured = pytest.CaptureFixture[str]
 
@@ -144,11 +143,11 @@ def test_a_bound_is_named(
 def test_brackets_in_strings_are_not_depth() -> None:
     """Brackets count only outside of strings, also behind an escaped quote."""
     text = json.dumps({"a": '\\"' + "[" * 200, "b": ["]" * 200]}).encode()
-    assert load_data(text, "x") == json.loads(text)
+    assert load_json(text, "x") == json.loads(text)
     deep = "[" * DEPTH_LIMIT + "]" * DEPTH_LIMIT
-    assert load_data(deep.encode(), "x") == json.loads(deep)
+    assert load_json(deep.encode(), "x") == json.loads(deep)
     with pytest.raises(DocumentError, match="nested too deeply"):
-        load_data(f"[{deep}]".encode(), "x")
+        load_json(f"[{deep}]".encode(), "x")
 
 
 #: TOML that the parser takes long or much memory for, or that comes close.

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import read_text
+from nvgraft.cdi.reader import SpecificationError
+from nvgraft_cli.case.specifications import parse_specification
 from nvgraft_cli.diff.sides import (
     ComparedMount,
     ComparedNode,
@@ -20,11 +22,11 @@ from nvgraft_cli.diff.sides import (
 from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
-from nvgraft_specs.documents import SIZE_LIMIT, DocumentError, read_bytes
-from nvgraft_specs.models.cdi import Spec, load_data, spec_of
+from nvgraft_specs.documents import SIZE_LIMIT, DocumentError, load_json, read_bytes
 from nvgraft_specs.models.plan import parse_plan
 
 if TYPE_CHECKING:
+    from nvgraft.cdi.edits import CdiSpec
     from nvgraft_cli.case.hosts import HostSide
 
 _FIX = (
@@ -51,6 +53,9 @@ _ATIME = {"relatime", "noatime", "strictatime", "nodiratime"}
 
 #: Lines of a mountinfo or of a log. Each mount in them takes some KiB of memory.
 _LINES = 30_000
+
+#: Edits of a CDI specification that are compared as they are.
+_OTHER_EDITS = ("netDevices", "intelRdt", "additionalGids")
 
 #: What a tar archive has at an offset, and the bytes that tell an archive.
 _TAR, _TAR_AT, _START = b"ustar", 257, 262
@@ -105,8 +110,8 @@ def read_side(name: str, context: Context) -> Side:
         ):
             return log_side(name, raw.decode("utf-8", "surrogateescape"))
         if re.search(rb"^[\"']?cdiVersion", raw[: 1 << 20], re.MULTILINE):
-            return cdi_side(name, spec_of(load_data(raw, name), name), context.device)
-    except DocumentError as error:
+            return cdi_side(name, parse_specification(raw, name), context.device)
+    except (DocumentError, SpecificationError) as error:
         raise InputError(str(error)) from error
     raise InputError(f"{name}: {'an empty file' if not text else 'an unknown format'} | {_FIX}")
 
@@ -129,9 +134,9 @@ def is_container(name: str) -> bool:
 
 
 def _json(name: str, raw: bytes, context: Context) -> Side:
-    data = load_data(raw, name)
+    data = load_json(raw, name)
     if isinstance(data, dict) and "cdiVersion" in data:
-        return cdi_side(name, spec_of(data, name), context.device)
+        return cdi_side(name, parse_specification(raw, name), context.device)
     schema = str(data.get("schema", "")) if isinstance(data, dict) else ""
     if schema.startswith("nvgraft.host/") or (
         isinstance(data, dict) and "schema" not in data and "nvml" in data
@@ -279,7 +284,7 @@ def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def cdi_side(label: str, spec: Spec, device: str | None) -> Side:
+def cdi_side(label: str, spec: "CdiSpec", device: str | None) -> Side:
     """Return the side of a container that gets a device of a CDI specification.
 
     :param device: its name; None for "all", or for every device where there is no such one.
@@ -304,16 +309,17 @@ def cdi_side(label: str, spec: Spec, device: str | None) -> Side:
                 options.discard("rw")
             else:
                 options.add("rw")
-            facts = {"propagation": sorted(_PROPAGATION & set(mount.options)), "fstype": mount.type}
-            mounts[mount.container_path] = ComparedMount(
-                mount.container_path, mount.host_path, "bind", tuple(sorted(options)), facts
+            propagation = sorted(_PROPAGATION & set(mount.options))
+            facts = {"propagation": propagation, "fstype": mount.type or None}
+            mounts[mount.target] = ComparedMount(
+                mount.target, mount.source, "bind", tuple(sorted(options)), facts
             )
-        for node in edits.device_nodes:
-            rdev = None if node.major is None else (node.major, node.minor or 0)
-            facts = node.model_dump(
-                by_alias=True, exclude={"path", "host_path", "major", "minor"}, exclude_none=True
-            )
-            nodes[node.path] = ComparedNode(node.path, node.host_path or node.path, rdev, facts)
+        for node in edits.nodes:
+            rdev = (node.major, node.minor) if node.major else None
+            members = node.document()
+            for name in ("path", "hostPath", "major", "minor"):
+                members.pop(name, None)
+            nodes[node.path] = ComparedNode(node.path, node.host_path or node.path, rdev, members)
         for entry in edits.env:
             key, _, value = entry.partition("=")
             environment[key] = {"value": value}
@@ -327,15 +333,11 @@ def cdi_side(label: str, spec: Spec, device: str | None) -> Side:
                         links[link] = {"target": target}
             elif command == "update-ldcache":
                 cache |= {value: {} for flag, value in flags if flag == "--folder"}
-            hooks[command] = {"path": hook.path, "stage": hook.hook_name, "env": hook.env}
+            hooks[command] = {"path": hook.path, "stage": hook.stage, "env": list(hook.env)}
             if command not in {"create-symlinks", "update-ldcache"}:
-                hooks[command] |= {"args": hook.args, "timeout": hook.timeout}
-        rest = edits.model_dump(
-            by_alias=True,
-            include={"net_devices", "intel_rdt", "additional_gids"},
-            exclude_defaults=True,
-        )
-        hooks |= {name: {"value": value} for name, value in rest.items()}
+                hooks[command] |= {"args": list(hook.args), "timeout": hook.timeout}
+        rest = edits.document()
+        hooks |= {name: {"value": rest[name]} for name in _OTHER_EDITS if name in rest}
     rules = {
         f"c {node.rdev[0]}:{node.rdev[1]}": {"access": node.facts.get("permissions", "rwm")}
         for node in nodes.values()

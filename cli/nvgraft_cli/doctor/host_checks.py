@@ -11,14 +11,15 @@ from typing import Any
 from nvgraft.base import jsontext
 from nvgraft.base.errors import Refusal
 from nvgraft.base.jsontext import JsonError
+from nvgraft.cdi.edits import CdiSpec
+from nvgraft.cdi.reader import SpecificationError
 from nvgraft.formats.tree import PathError
 from nvgraft.host.ldconfig import USUAL_PROGRAMS
 from nvgraft.request.request import Skip, resolve_request
 from nvgraft_cli.case.planning import NO_GPUS
+from nvgraft_cli.case.specifications import read_specifications
 from nvgraft_cli.doctor.machine import TEXT_LIMIT, Machine
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
-from nvgraft_specs.documents import DocumentError
-from nvgraft_specs.models.cdi import Spec, load_cdi
 
 _VERSION = re.compile(r"(?:Kernel Module(?: for \S+)?)\s+(\d+\.\d+(?:\.\d+)?)")
 _SUFFIX = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)?)$")
@@ -455,22 +456,20 @@ def cdi_stale(patient: Patient) -> Iterator[Diagnosis]:
             ]
     if not paths:
         raise NotChecked("no CDI specification was given (--cdi), and none is installed")
-    for path in paths:
-        try:
-            spec = load_cdi(path)
-        except DocumentError as error:
+    for found in read_specifications(paths):
+        if isinstance(found, SpecificationError):
             yield Diagnosis(
-                str(error),
+                str(found),
                 "engines refuse a specification that they cannot read",
-                f"write it again: nvgraft cdi generate --output {path}",
+                f"write it again: nvgraft cdi generate --output {found.path}",
             )
-            continue
-        yield from _stale(patient, path, spec)
+        else:
+            yield from _stale(patient, found.path, found.spec)
 
 
-def _stale(patient: Patient, path: str, spec: Spec) -> Iterator[Diagnosis]:
+def _stale(patient: Patient, path: str, spec: CdiSpec) -> Iterator[Diagnosis]:
     host_paths = [
-        mount.host_path
+        mount.source
         for edits in (spec.edits, *(device.edits for device in spec.devices))
         for mount in edits.mounts
     ]

@@ -15,20 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-#: The known versions, the newest last, and the first one that engines still read.
-VERSIONS = (
-    "0.1.0",
-    "0.2.0",
-    "0.3.0",
-    "0.4.0",
-    "0.5.0",
-    "0.6.0",
-    "0.7.0",
-    "0.8.0",
-    "1.0.0",
-    "1.1.0",
-)
-_EARLIEST = "0.3.0"
+#: The versions that engines read, the newest last.
+VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
 
 #: The stages of OCI's hooks.
 _STAGES = (
@@ -66,11 +54,10 @@ _NODE = _names(
 _MOUNT = _names("hostPath", "containerPath", "options", "type")
 _HOOK = _names("hookName", "path", "args", "env", "timeout")
 _INTERFACE = _names("hostInterfaceName", "name")
-#: Members of intelRdt: texts, switches, and those that 1.1.0 has added.
+#: Members of intelRdt.
 _RDT_TEXTS = ("closID", "l3CacheSchema", "memBwSchema")
-_RDT_SWITCHES = ("enableCMT", "enableMBM")
-_RDT_NEW = ("schemata", "enableMonitoring")
-_RDT = _names(*_RDT_TEXTS, *_RDT_SWITCHES, *_RDT_NEW)
+_RDT_SWITCHES = ("enableCMT", "enableMBM", "enableMonitoring")
+_RDT = _names(*_RDT_TEXTS, *_RDT_SWITCHES, "schemata")
 
 
 class Invalid(Exception):
@@ -99,64 +86,51 @@ def spec_of(value: object) -> CdiSpec:
     if not _is_kind(kind):
         fix = "write VENDOR/CLASS: each begins with a letter, and has letters, digits, _, - and ."
         raise top.invalid("kind", f"invalid kind {kind!r}", fix)
-    needed = {VERSIONS[0]}
-    if top.texts_by_name("annotations") or "." in kind.partition("/")[2]:
-        needed.add("0.6.0")
-    common = _edits(top, needed)
+    common = _edits(top)
     devices: dict[str, CdiDevice] = {}
     for part in top.parts("devices", _DEVICE):
-        device = _device(part, needed)
+        device = _device(part)
         if device.name in devices:
             raise part.invalid("name", f"multiple device {device.name!r}", "remove all but one")
         devices[device.name] = device
     if not devices:
         raise top.invalid("devices", "invalid spec, no devices", "add a device, or remove the file")
-    least = max(needed, key=VERSIONS.index)
+    spec = CdiSpec(kind, devices.values(), common, version, top.texts_by_name("annotations"))
+    least = spec.lowest_version()
     if VERSIONS.index(least) > VERSIONS.index(version):
         fix = f"write cdiVersion {least}, or remove the members that are newer"
         raise top.invalid("cdiVersion", f"the spec version must be at least v{least}", fix)
-    return CdiSpec(kind, devices.values(), common, version)
+    return spec
 
 
-def _device(part: _Members, needed: set[str]) -> CdiDevice:
+def _device(part: _Members) -> CdiDevice:
     name = part.text("name")
     if not _is_name(name, _ALPHANUMERIC, "_-.:"):
         fix = "use letters, digits, _, -, . and :, with a letter or digit at both ends"
         raise part.invalid("name", f"invalid device name {name!r}", fix)
-    if name[0] not in _LETTERS:
-        needed.add("0.5.0")
-    if part.texts_by_name("annotations"):
-        needed.add("0.6.0")
-    edits = _edits(part, needed)
+    edits = _edits(part)
     if edits == CdiEdits():
         raise part.invalid("containerEdits", f"invalid device {name!r}, empty device edits", _SEE)
-    return CdiDevice(name, edits)
+    return CdiDevice(name, edits, part.texts_by_name("annotations"))
 
 
-def _edits(holder: _Members, needed: set[str]) -> CdiEdits:
-    """Return the edits of a device or of all devices, and add to ``needed`` the versions that have
-    their members.
-    """
+def _edits(holder: _Members) -> CdiEdits:
+    """Return the edits of a device or of all devices."""
     part = holder.part("containerEdits", _EDITS)
     if part is None:
         return CdiEdits()
-    edits = CdiEdits(
+    return CdiEdits(
         env=_env(part),
-        nodes=[_node(node, needed) for node in part.parts("deviceNodes", _NODE)],
-        hooks=[_hook(hook) for hook in part.parts("hooks", _HOOK)],
-        mounts=[_mount(mount, needed) for mount in part.parts("mounts", _MOUNT)],
+        nodes=map(_node, part.parts("deviceNodes", _NODE)),
+        hooks=map(_hook, part.parts("hooks", _HOOK)),
+        mounts=map(_mount, part.parts("mounts", _MOUNT)),
         gids=part.numbers("additionalGids", _UINT32),
         net_devices=[
             (device.text("hostInterfaceName"), device.text("name"))
             for device in part.parts("netDevices", _INTERFACE)
         ],
-        intel_rdt=_intel_rdt(part.part("intelRdt", _RDT), needed),
+        intel_rdt=_intel_rdt(part.part("intelRdt", _RDT)),
     )
-    if edits.gids:
-        needed.add("0.7.0")
-    if edits.net_devices:
-        needed.add("1.1.0")
-    return edits
 
 
 def _env(part: _Members) -> list[str]:
@@ -168,19 +142,16 @@ def _env(part: _Members) -> list[str]:
     return entries
 
 
-def _node(part: _Members, needed: set[str]) -> CdiNode:
+def _node(part: _Members) -> CdiNode:
     kind, permissions = part.text("type", ""), part.text("permissions", "")
     if kind not in _NODE_TYPES:
         raise part.invalid("type", f"invalid type {kind!r}", "write b, c, u or p")
     if permissions != _NO_PERMISSIONS and permissions.strip("rwm"):
         fix = "write some of r, w and m"
         raise part.invalid("permissions", f"invalid permissions {permissions!r}", fix)
-    host_path = part.text("hostPath", "")
-    if host_path:
-        needed.add("0.5.0")
     return CdiNode(
         part.path("path"),
-        host_path=host_path,
+        host_path=part.text("hostPath", ""),
         type=kind,
         major=part.number("major", _INT64) or 0,
         minor=part.number("minor", _INT64) or 0,
@@ -191,15 +162,13 @@ def _node(part: _Members, needed: set[str]) -> CdiNode:
     )
 
 
-def _mount(part: _Members, needed: set[str]) -> CdiMount:
+def _mount(part: _Members) -> CdiMount:
     source, target, kind = part.text("hostPath"), part.path("containerPath"), part.text("type", "")
     if not source:
         raise part.invalid("hostPath", "invalid mount, empty host path", _SEE)
     if not set(target.split("/")) - {"", ".", ".."}:
         fix = "mount single files or directories"
         raise part.invalid("containerPath", "a mount over / hides the container's image", fix)
-    if kind:
-        needed.add("0.4.0")
     return CdiMount(source, target, tuple(part.texts("options")), kind)
 
 
@@ -212,13 +181,12 @@ def _hook(part: _Members) -> CdiHook:
     return CdiHook(stage, path, tuple(args), tuple(_env(part)), part.number("timeout", _INT64))
 
 
-def _intel_rdt(part: _Members | None, needed: set[str]) -> dict[str, object] | None:
+def _intel_rdt(part: _Members | None) -> dict[str, object] | None:
     """Return the settings of Intel RDT as in the document, or None if it has none."""
     if part is None:
         return None
-    needed.add("1.1.0" if any(name in part.members for name in _RDT_NEW) else "0.7.0")
     members: dict[str, object] = {name: part.text(name, "") for name in _RDT_TEXTS}
-    members |= {name: part.switch(name) for name in (*_RDT_SWITCHES, "enableMonitoring")}
+    members |= {name: part.switch(name) for name in _RDT_SWITCHES}
     members["schemata"] = part.texts("schemata")
     return {name: member for name, member in members.items() if member}
 

@@ -1,7 +1,7 @@
 """A CDI specification as plain values: devices, and the edits that a container gets with each.
 
-Every value has a ``document`` method, which returns its JSON form. Members with the value "", 0,
-None or () are left out, as by CDI's own encoder.
+Every value has a ``document`` method, which returns its JSON form. Members without a value are left
+out, as by CDI's own encoder, and so are the numbers of a device node that are 0.
 
 Source: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md.
 """
@@ -12,7 +12,7 @@ from nvgraft.base.values import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     Document = dict[str, object]
 
@@ -159,36 +159,55 @@ class CdiEdits(Value):
 
 
 class CdiDevice(Value):
-    """A device by its name in the specification, and its own edits."""
+    """A device by its name in the specification, and its own edits. No container gets its
+    ``annotations``.
+    """
 
-    def __init__(self, name: str, edits: CdiEdits) -> None:
+    def __init__(
+        self, name: str, edits: CdiEdits, annotations: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
         self.edits = edits
+        self.annotations = annotations or {}
 
     def document(self) -> Document:
-        return {"name": self.name, "containerEdits": self.edits.document()}
+        return {
+            "name": self.name,
+            **_present(annotations=self.annotations),
+            "containerEdits": self.edits.document(),
+        }
 
 
 class CdiSpec(Value):
-    """Devices of one kind (VENDOR/CLASS), and the ``edits`` that all of them share."""
+    """Devices of one kind (VENDOR/CLASS), and the ``edits`` that all of them share.
+
+    :param version: of the format; by default the lowest one that has all members.
+    """
 
     def __init__(
-        self, kind: str, devices: Iterable[CdiDevice], edits: CdiEdits, version: str = ""
+        self,
+        kind: str,
+        devices: Iterable[CdiDevice],
+        edits: CdiEdits,
+        version: str = "",
+        annotations: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = kind
         self.devices = tuple(devices)
         self.edits = edits
-        self.version = version or self._lowest_version()
+        self.annotations = annotations or {}
+        self.version = version or self.lowest_version()
 
     def document(self) -> Document:
         members: Document = {
             "cdiVersion": self.version,
             "kind": self.kind,
+            **_present(annotations=self.annotations),
             "devices": [device.document() for device in self.devices],
         }
         return members | _present(containerEdits=self.edits.document())
 
-    def _lowest_version(self) -> str:
+    def lowest_version(self) -> str:
         """Return the lowest version of the format that has all members (reference behaviour
         10.2).
         """
@@ -198,10 +217,31 @@ class CdiSpec(Value):
         return [self.edits, *(device.edits for device in self.devices)]
 
 
+def _is_new(rdt: Document | None) -> bool:
+    return rdt is not None and any(name in rdt for name in RDT_NEW)
+
+
+#: Members of intelRdt that 1.1.0 has added.
+RDT_NEW = ("schemata", "enableMonitoring")
+
 #: A version, and whether a specification has a member that it added; the newest first.
 _NEEDS: tuple[tuple[str, Callable[[CdiSpec], bool]], ...] = (
-    ("0.7.0", lambda spec: any(part.gids for part in spec._all_edits())),
-    ("0.6.0", lambda spec: "." in spec.kind.partition("/")[2]),
+    (
+        "1.1.0",
+        lambda spec: any(part.net_devices or _is_new(part.intel_rdt) for part in spec._all_edits()),
+    ),
+    (
+        "0.7.0",
+        lambda spec: any(part.gids or part.intel_rdt is not None for part in spec._all_edits()),
+    ),
+    (
+        "0.6.0",
+        lambda spec: (
+            "." in spec.kind.partition("/")[2]
+            or bool(spec.annotations)
+            or any(device.annotations for device in spec.devices)
+        ),
+    ),
     (
         "0.5.0",
         lambda spec: (
@@ -213,10 +253,14 @@ _NEEDS: tuple[tuple[str, Callable[[CdiSpec], bool]], ...] = (
 )
 
 
+#: Members whose value 0 means something else than their absence.
+_OPTIONAL_NUMBERS = ("fileMode", "uid", "gid", "timeout")
+
+
 def _present(**members: object) -> Document:
     """Return the members that have a value; tuples become lists."""
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in members.items()
-        if value
+        if value or (value == 0 and name in _OPTIONAL_NUMBERS)
     }

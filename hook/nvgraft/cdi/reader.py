@@ -10,6 +10,7 @@ import errno
 
 from nvgraft.base import files, jsontext
 from nvgraft.base._os import os
+from nvgraft.base.values import Value
 from nvgraft.cdi.checking import Invalid, spec_of
 from nvgraft.cdi.yaml_child import NotYaml
 from nvgraft.system.trusted import Untrusted
@@ -56,17 +57,11 @@ class SpecificationError(Exception):
         return f"{place}: {self.cause} | {self.fix}"
 
 
-class SpecificationFile:
-    """A specification that was read.
+class SpecificationFile(Value):
+    """A specification that was read, and its file."""
 
-    :ivar path: its file.
-    :ivar document: all of it, as JSON.
-    :ivar spec: its devices and their edits.
-    """
-
-    def __init__(self, path: str, document: dict[str, object], spec: CdiSpec) -> None:
+    def __init__(self, path: str, spec: CdiSpec) -> None:
         self.path = path
-        self.document = document
         self.spec = spec
 
 
@@ -166,7 +161,7 @@ def _specification(
             return SpecificationError(path, 0, value.cause, value.fix)
         if not isinstance(value, dict):
             raise Invalid((), f"is {jsontext.kind(value)} instead of object", _AGAIN)
-        return SpecificationFile(path, value, spec_of(value))
+        return SpecificationFile(path, spec_of(value))
     except Invalid as fault:
         if yaml is not None:
             line = yaml.line_of(raw, fault.members)
