@@ -1,140 +1,24 @@
-"""``nvgraft cdi generate``: write a CDI specification of this host, or of a recorded one."""
+"""The command line of ``nvgraft cdi``: its sub-commands, each a module of this package."""
 
 import argparse
-import os
-import sys
-from typing import TYPE_CHECKING
+from importlib import import_module
 
-from nvgraft.base.errors import Refusal
-from nvgraft_cli.case.hosts import open_host, read_configuration
-from nvgraft_cli.cdi import DEFAULT_STRATEGIES, STRATEGIES
-from nvgraft_cli.cdi.arguments import add_hook_path
-from nvgraft_cli.shell import logs
-from nvgraft_cli.shell.arguments import add_answer, add_host
-
-if TYPE_CHECKING:
-    from nvgraft.cdi.discovery import CdiFacts
-    from nvgraft.host.components import Host
-
-    Opened = tuple[Host, str, CdiFacts | None]
-
-_EXAMPLES = """\
-examples:
-  nvgraft cdi generate --host debian-a100x8
-  nvgraft cdi generate --output /etc/cdi/nvidia.yaml
-  nvgraft cdi generate --host mig-h100 --device-name-strategy uuid --format json
-
-exit code: 0 written, 1 the host has no driver or no GPU to describe, 2 bad usage or input"""
-
-_SUFFIXES = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
-
-
-_NOT_RECORDED = (
-    "not recorded: files that only a CDI specification has (EGL, Vulkan, OpenCL, Xorg, .so links, "
-    "libraries outside of the loader cache), and DRM nodes of the GPUs; the specification contains "
-    "those that the snapshot has | record the host again with `nvgraft snapshot`"
-)
+#: Sub-command -> its module in this package, and its summary.
+_COMMANDS = {
+    "generate": ("generate", "write the specification of a host"),
+    "list": ("listing", "list the devices of all specifications, by which names engines find them"),
+    "validate": ("validate", "find what is wrong with specifications"),
+    "transform": ("transform", "write a specification for another root"),
+}
 
 
 def add_arguments(group: argparse.ArgumentParser) -> None:
-    """Declare the arguments of ``cdi`` and its sub-command ``generate``."""
-    group.description = "Write a CDI specification (Container Device Interface) of a host."
+    """Declare the arguments of ``cdi`` and of its sub-commands."""
+    group.description = "Write and check CDI specifications (Container Device Interface)."
     group.epilog = "example: nvgraft cdi generate --host eks-t4 --output nvidia.yaml"
     group.set_defaults(looks_only=True)
-    parser = group.add_subparsers(metavar="COMMAND", dest="cdi_command", required=True).add_parser(
-        "generate",
-        help="write the specification",
-        description="Write the CDI specification of this host, or of a recorded one, as "
-        "`nvidia-ctk cdi generate` writes it.",
-        epilog=_EXAMPLES,
-    )
-    add_host(parser)
-    add_answer(parser, "yaml", "json", text="default: as FILE's name says, else yaml")
-    parser.add_argument(
-        "--device-name-strategy",
-        metavar="NAME",
-        choices=STRATEGIES,
-        action="append",
-        help="name devices by index (0, 0:1), uuid, or type-index (gpu0, mig0:1); may be given "
-        "more than once (default: index and uuid)",
-    )
-    add_hook_path(parser)
-    parser.set_defaults(run=run, open_first=_ask_driver, opened=None, format=None)
-    parser.set_defaults(output_mode=0o644)  # readable for the engines of all users
-
-
-def _ask_driver(args: argparse.Namespace) -> None:
-    """Ask the driver of this machine. For ``open_first``: a confined command has too few rights.
-
-    See :mod:`nvgraft_cli.shell.confine`.
-    """
-    if args.host is None:
-        try:
-            args.opened = _this_machine(args.config)
-        except Refusal as refusal:
-            args.opened = refusal
-
-
-def _this_machine(config_path: str | None) -> "Opened":
-    from nvgraft.cdi.discovery import live_facts
-    from nvgraft.host.inventory import path_missing
-    from nvgraft.host.live import read_live_host
-    from nvgraft.host.places import search_path
-
-    config = read_configuration(config_path)
-    host = read_live_host(config)  # with its loader cache, which the kept inventory lacks
-    path = search_path(os.environ, config)
-    if path is None:
-        raise path_missing()
-    return host, path, live_facts(host)
-
-
-def _recorded(name: str, config_path: str | None) -> "Opened":
-    from nvgraft.cdi.discovery import recorded_facts
-    from nvgraft.host.snapshot import OFFLINE_PATH
-
-    side = open_host(name, config_path)
-    facts = recorded_facts(side.document or {})
-    if facts is None:
-        _print_note(side.label, _NOT_RECORDED)
-    return side.facts, OFFLINE_PATH, facts
-
-
-def run(args: argparse.Namespace) -> int:
-    """Write the specification; return the exit code.
-
-    :raises nvgraft_cli.shell.errors.InputError: when an input cannot be used.
-    """
-    from nvgraft.cdi.discovery import discover
-    from nvgraft.cdi.specification import HookProgram, host_spec
-    from nvgraft_cli.cdi import spec
-
-    if isinstance(args.opened, Refusal):
-        raise args.opened
-    opened = args.opened or (
-        _this_machine(args.config) if args.host is None else _recorded(args.host, args.config)
-    )
-    discovered = discover(*opened)
-    for line in discovered.missing:
-        _print_note(opened[0].name, line)
-    if not discovered.devices:
-        raise Refusal(
-            "detection",
-            "no devices",
-            "this host has no GPU or MIG device with its device nodes: check nvidia-smi -L "
-            "and ls -l /dev/nvidia*",
+    commands = group.add_subparsers(metavar="COMMAND", dest="cdi_command", required=True)
+    for name, (module, summary) in _COMMANDS.items():
+        import_module(f"nvgraft_cli.cdi.{module}").add_arguments(
+            commands.add_parser(name, help=summary)
         )
-    document = host_spec(
-        discovered,
-        args.device_name_strategy or DEFAULT_STRATEGIES,
-        HookProgram(args.nvidia_cdi_hook_path),
-    )
-    text = spec.text(
-        document, args.format or _SUFFIXES.get(os.path.splitext(args.output or "")[1], "yaml")
-    )
-    sys.stdout.write(text)
-    return 0
-
-
-def _print_note(host: str, text: str) -> None:
-    logs.get().info(f"{host}: {text}")

@@ -16,13 +16,11 @@ from nvgraft.cdi.reader import SpecificationError
 from nvgraft.formats.tree import PathError
 from nvgraft.host.ldconfig import USUAL_PROGRAMS
 from nvgraft.request.request import Skip, resolve_request
+from nvgraft_cli.case.driver import library_version, module_version
 from nvgraft_cli.case.planning import NO_GPUS
 from nvgraft_cli.case.specifications import read_specifications
 from nvgraft_cli.doctor.machine import TEXT_LIMIT, Machine
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
-
-_VERSION = re.compile(r"(?:Kernel Module(?: for \S+)?)\s+(\d+\.\d+(?:\.\d+)?)")
-_SUFFIX = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)?)$")
 
 #: Where else hosts keep the driver's libraries.
 _OTHER_DIRECTORIES = (
@@ -64,7 +62,7 @@ def driver_library_mismatch(patient: Patient) -> Iterator[Diagnosis]:
     text = patient.host_text("/proc/driver/nvidia/version")
     if text is None:
         raise NotChecked("the nvidia kernel module is not loaded")
-    module = _VERSION.search(text)
+    module = module_version(text)
     if module is None:
         raise NotChecked("/proc/driver/nvidia/version does not have the form that the driver uses")
     libraries: dict[str, str] = {}  # version -> path
@@ -74,12 +72,12 @@ def driver_library_mismatch(patient: Patient) -> Iterator[Diagnosis]:
                 path = patient.host_tree.resolve(entry.path)
             except PathError:
                 continue
-            suffix = _SUFFIX.search(path)
-            if suffix is not None:
-                libraries.setdefault(suffix[1], path)
-    if libraries and module[1] not in libraries:
+            version = library_version(path)
+            if version is not None:
+                libraries.setdefault(version, path)
+    if libraries and module not in libraries:
         version, path = next(iter(libraries.items()))
-        seen = f"the loaded kernel module has version {module[1]}, the library {version} ({path})"
+        seen = f"the loaded kernel module has version {module}, the library {version} ({path})"
         yield Diagnosis(
             seen,
             "the driver's packages were upgraded while the old module stayed loaded; every GPU "
@@ -475,9 +473,7 @@ def _stale(patient: Patient, path: str, spec: CdiSpec) -> Iterator[Diagnosis]:
     ]
     driver_version = patient.host.facts.report.driver_version
     versions = {
-        match[1]
-        for host_path in host_paths
-        if (match := _SUFFIX.search(host_path)) and int(match[1].partition(".")[0]) > 300
+        version for host_path in host_paths if (version := library_version(host_path)) is not None
     }
     missing = []
     for host_path in dict.fromkeys(host_paths):

@@ -11,7 +11,7 @@ import time
 
 from nvgraft.base import jsontext
 from nvgraft.base._os import os
-from nvgraft.base.files import write_all
+from nvgraft.base.files import read_text, write_all
 from nvgraft.base.values import Value
 from nvgraft.system import child, confinement, privileges, syscalls, userns
 
@@ -25,18 +25,19 @@ TIMEOUT = 8.0
 #: Bytes of all answers of one child. A text that is accepted has at most 8 MiB of strings.
 _ANSWER_LIMIT = 64 << 20
 
-#: In seconds and bytes; the last one lets the child open no file. See documents.VALUE_LIMIT for
-#: the memory that a text needs.
+#: Bytes of memory for the texts, beyond what this process has. See documents.VALUE_LIMIT for what
+#: a text needs.
+_MEMORY = 160 << 20
+
+#: In seconds, bytes and descriptors; the last one lets the child open no file.
 _LIMITS = (
     (syscalls.RLIMIT_CPU, 8),
-    (syscalls.RLIMIT_DATA, 160 << 20),
-    (syscalls.RLIMIT_AS, 1 << 30),
     (syscalls.RLIMIT_FSIZE, 0),
     (syscalls.RLIMIT_CORE, 0),
     (syscalls.RLIMIT_NOFILE, 1),
 )
 
-#: The descriptor-independent work of loading PyYAML's modules and Python's codecs.
+#: A text that loads all of PyYAML's modules and Python's codecs.
 _TRIAL = b"---\na: &a [1, 1.5, yes, ~, 'x']\nb: *a\n"
 
 _MISSING = "PyYAML is not installed"
@@ -146,7 +147,9 @@ def _answer(
     from nvgraft_specs.documents import DocumentError
 
     uid, gid = confinement.overflow_ids()
-    confinement.limit(_LIMITS)
+    # Private memory, in pages: the sixth number of proc_pid_statm(5).
+    used = int(read_text("/proc/self/statm").split()[5]) * os.sysconf("SC_PAGE_SIZE")
+    confinement.limit((*_LIMITS, (syscalls.RLIMIT_DATA, used + _MEMORY)))
     confinement.give_up(writer, uid, gid, fixed_groups=fixed_groups)
     for text in texts:
         try:

@@ -6,6 +6,7 @@
 from pydantic import BaseModel
 
 from nvgraft_specs.models import (
+    cdi,
     diff,
     doctor,
     error,
@@ -29,6 +30,8 @@ from nvgraft_specs.models import (
 
 #: The model of each document, by the document's version.
 MODELS: dict[str, type[BaseModel]] = {
+    cdi.CHECK_SCHEMA: cdi.CdiCheck,
+    cdi.DEVICES_SCHEMA: cdi.CdiDevices,
     diff.SCHEMA: diff.Diff,
     doctor.SCHEMA: doctor.Examination,
     error.SCHEMA: error.CommandError,
