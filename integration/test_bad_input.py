@@ -6,18 +6,25 @@ import json
 
 import pytest
 
-from containers import CONFIG_TOML, Bundle, Run, set_ldcache
+import break_nvml
+from containers import CONFIG_TOML, HOST, Bundle, Run, set_ldcache
+from nvgraft_specs import gallery
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "gcc", "x86_64")
 
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+#: Let the hook read the GPUs from the document instead of NVML.
+FROM_SNAPSHOT = (
+    f"install -m 644 {gallery.path(HOST)} /etc/host.json;"
+    f" sed -i '/^simulated-host/a host-snapshot = \"/etc/host.json\"' {CONFIG_TOML}"
+)
 
 
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
         (
-            "echo init 18 >> /etc/nvgraft-nvml.conf",
+            break_nvml.command("init", 18),
             (
                 "initialization error: nvml error: driver/library version mismatch | the"
                 " driver was "
@@ -25,7 +32,7 @@ LIBRARIES = "/usr/lib/x86_64-linux-gnu"
             ),
         ),
         (
-            "echo init 9 >> /etc/nvgraft-nvml.conf",
+            break_nvml.command("init", 9),
             "initialization error: nvml error: driver not loaded | ",
         ),
         (
@@ -70,7 +77,8 @@ LIBRARIES = "/usr/lib/x86_64-linux-gnu"
             f"mount error: unexpected source file mode 100757 for {LIBRARIES}/libcuda.so.560.35.03",
         ),
         (
-            "rm /dev/nvidia1",
+            # NVML does not see a GPU without its node; the snapshot has it.
+            f"{FROM_SNAPSHOT}; rm /dev/nvidia1",
             (
                 "mount error: stat failed: /dev/nvidia1: no such file or directory | the"
                 " host lacks "

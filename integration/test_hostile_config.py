@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import break_nvml
 from attacked import BUNDLE, CANARY, CONFIG, LIBS, PLACE, ROOTFS, Case, Outcome, runtime_mounts
 from containers import CGROUPS, Bundle, Run
 from harness import Installed
@@ -673,7 +674,7 @@ def test_t39_other_volumes_do_not_matter(attacked: Attacked, path: str) -> None:
 
 # ---- T52: a child that hangs, and the runtime's time limit
 
-HANG = "echo hang 60 >> /etc/nvgraft-nvml.conf"
+HANG = break_nvml.command("hang", 60)
 TIMEOUT = 2
 
 

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+import break_nvml
 from containers import Bundle
 from harness import Installed
 
@@ -140,7 +141,7 @@ await '"reason": "changed: MIG devices'
 mv /proc/driver/nvidia/version /proc/driver/nvidia/away
 await 'cannot be read, nothing is kept\\|"reason": "changed: driver version'
 mv /proc/driver/nvidia/away /proc/driver/nvidia/version
-echo 'init 9' > /etc/nvgraft-nvml.conf
+{broken}
 await 'nvml error: driver not loaded'
 {cli} inventory show > /run/said && exit 8
 kill -TERM $watcher; wait $watcher || exit 7
@@ -150,7 +151,7 @@ cat /run/log
 
 def test_the_watcher_follows_events_and_changes(installed: Installed) -> None:
     """The watcher reads the host after events of the driver and silent changes; SIGTERM ends it."""
-    script = WATCHED.format(cli=installed.cli, event=EVENT)
+    script = WATCHED.format(cli=installed.cli, event=EVENT, broken=break_nvml.command("init", 9))
     # In a network namespace of its own, so that no other listener gets the false event.
     simulate = [str(installed.cli), "simulate", "runfile-a10x2"]
     command = ["unshare", "--net", *simulate, "--", "sh", "-c", script]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import break_nvml
 from harness import CHECKOUT
 from nvgraft_specs import gallery
 from nvgraft_specs.models.host import Device, RegularFile, load_host
@@ -132,22 +133,17 @@ def test_nvml_answers_as_recorded(name: str) -> None:
 @pytest.mark.requires("gcc")
 @pytest.mark.parametrize("code", [9, 18, 999])
 def test_nvml_faults_can_be_injected(code: int) -> None:
-    """A line `init CODE` in the stand-in's file makes nvmlInit fail with that code."""
-    done = simulate(
-        "sh",
-        "-c",
-        f"echo init {code} >> /etc/nvgraft-nvml.conf; exec '{sys.executable}' -c \"$0\"",
-        ASK_NVML,
-    )
+    """nvmlInit fails with the code that the stand-in's library file says."""
+    broken = break_nvml.command("init", code)
+    done = simulate("sh", "-c", f"{broken}; exec '{sys.executable}' -c \"$0\"", ASK_NVML)
     assert (done.returncode, done.stderr) == (1, f"nvmlInit: {code}\n")
 
 
 @pytest.mark.requires("gcc")
 def test_nvml_can_hang() -> None:
-    """A line `hang SECONDS` in the stand-in's file makes nvmlInit take that long."""
-    script = (
-        f"echo hang 30 >> /etc/nvgraft-nvml.conf; timeout 1 '{sys.executable}' -c \"$0\"; echo $?"
-    )
+    """nvmlInit takes as long as the stand-in's library file says."""
+    broken = break_nvml.command("hang", 30)
+    script = f"{broken}; timeout 1 '{sys.executable}' -c \"$0\"; echo $?"
     assert output("sh", "-c", script, ASK_NVML) == "124\n"
 
 

@@ -69,9 +69,6 @@ HOOK_NAMES = ("nvidia-container-runtime-hook", "nvidia-container-toolkit", "nvgr
 #: Modes of the runtime (reference behaviour 9.3).
 MODES = ("auto", "legacy", "csv", "cdi", "jit-cdi")
 
-#: The data of a simulated host's stand-in for NVML, inside the driver root.
-STANDIN_NVML = "/etc/nvgraft-nvml.conf"
-
 #: The variables and the path that lead to config.toml (reference behaviour 2.1).
 CONFIG_VARIABLE = "NVIDIA_CTK_CONFIG_FILE_PATH"
 CONFIG_HOME_VARIABLE = "XDG_CONFIG_HOME"

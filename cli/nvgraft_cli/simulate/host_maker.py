@@ -11,20 +11,17 @@ import re
 import stat
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 
 from nvgraft.system import syscalls
 from nvgraft_cli.simulate import ldcache_writer, sandbox, stubs
-from nvgraft_cli.simulate.standins import build, data
-from nvgraft_specs import names
+from nvgraft_cli.simulate.standins import build, data, entry_points
 from nvgraft_specs.models.host import Device, Directory, Elf, Entry, Host, Ipc, RegularFile, Symlink
 
 CONFIG_DIRECTORY = "/etc/nvidia-container-runtime"
 SNAPSHOT = f"{CONFIG_DIRECTORY}/nvgraft-host.json"
-NVML_CONF = names.STANDIN_NVML
 
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
-#: The libraries of the driver that answer on a simulated host, and their sources.
-_STANDINS = {"libnvidia-ml.so": "nvml.c", "libcuda.so": "cuda.c"}
 _PCI_DEVICES = "/sys/bus/pci/devices"
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 #: One row of `ldconfig -p`: SONAME, libc and architecture, optional OS ABI and hardware
@@ -49,6 +46,7 @@ def make(host: Host, snapshot: bytes, *, compiled: bool) -> list[str]:
     libraries: dict[str, bytes] = {}
     if compiled and _machine_of(host) == _MACHINES.get(os.uname().machine):
         try:
+            _refuse_beside_driver()
             libraries = _compile(host)
         except build.CannotCompile as error:
             notes.append(str(error))
@@ -70,10 +68,7 @@ def make(host: Host, snapshot: bytes, *, compiled: bool) -> list[str]:
         config_toml(host.root, None if libraries else SNAPSHOT).encode(),
         0o644,
     )
-    if libraries:
-        for prefix in {"", root}:  # the hook calls NVML inside the driver root
-            _write(prefix + NVML_CONF, nvml_conf(host).encode(), 0o644)
-    else:
+    if not libraries:
         _write(SNAPSHOT, snapshot, 0o644)
     return notes
 
@@ -92,22 +87,6 @@ def config_toml(root: str, snapshot: str | None) -> str:
     return "\n".join(lines)
 
 
-def nvml_conf(host: Host) -> str:
-    """Return the configuration of the stand-in NVML; standins/nvml.c describes the format."""
-    major, minor = host.nvml.cuda_version.split(".")
-    lines = [f"driver {host.nvml.driver_version}", f"cuda {int(major) * 1000 + int(minor) * 10}"]
-    for gpu in host.nvml.gpus:
-        address = f"{gpu.pci.domain:x}:{gpu.pci.bus:x}:{gpu.pci.device:x}"
-        lines.append(
-            f"gpu {gpu.minor} {gpu.uuid} {address} {gpu.brand} {gpu.compute_capability}"
-            f" {gpu.mig} {gpu.model}"
-        )
-        lines += [
-            f"mig {mig.uuid} {mig.gpu_instance} {mig.compute_instance}" for mig in gpu.mig_devices
-        ]
-    return "\n".join(lines) + "\n"
-
-
 def _machine_of(host: Host) -> str | None:
     """Return the ELF machine of the host's 64-bit driver."""
     elves = (
@@ -116,6 +95,21 @@ def _machine_of(host: Host) -> str | None:
     return next(
         (elf.machine for elf in elves if elf.bits == 64 and elf.machine in _MACHINES.values()), None
     )
+
+
+def _refuse_beside_driver() -> None:
+    """Refuse to compile stand-ins on a machine with a real driver, beside which they do not answer.
+
+    :raises CannotCompile: the nvidia kernel module is loaded.
+    """
+    modules = ""
+    with suppress(FileNotFoundError), open("/proc/modules", encoding="ascii") as file:
+        modules = file.read()
+    if os.path.exists("/sys/module/nvidia") or re.search(r"^nvidia ", modules, re.MULTILINE):
+        raise build.CannotCompile(
+            "the nvidia kernel module is loaded, and stand-ins do not answer beside it: the hook"
+            " reads the GPUs from the snapshot, NVML has no functions"
+        )
 
 
 def _compile(host: Host) -> dict[str, bytes]:
@@ -133,10 +127,19 @@ def _compile(host: Host) -> dict[str, bytes]:
         for path, entry in host.files.items()
         if isinstance(entry, RegularFile) and entry.elf and entry.elf.bits == 64
     }
+    branch = data.branch(host.nvml.driver_version)
+    nvml = build.Exports(
+        entry_points.read(entry_points.NVML, branch), otherwise="nvml_not_supported"
+    )
     found = {}
-    for library, source in _STANDINS.items():
+    for library, source, exports in (
+        ("libnvidia-ml.so", "nvml.c", nvml),
+        ("libcuda.so", "cuda.c", None),
+    ):
         name = f"{library}.{host.nvml.driver_version}"
-        found[name] = compiler.library(build.SOURCES / source, f"{library}.1", needed.get(name, ()))
+        found[name] = compiler.library(
+            build.SOURCES / source, f"{library}.1", needed.get(name, ()), exports=exports
+        )
     return found
 
 

@@ -26,7 +26,7 @@ from nvgraft.host import places
 from nvgraft.host.components import Component, Host, Libraries
 from nvgraft.host.gpus import DriverReport, Gpu, MigDevice, parse_information
 from nvgraft.system import kept
-from nvgraft_specs import catalogue, names
+from nvgraft_specs import catalogue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def reaches_nvml(name: str) -> bool:
 
     The child that loads NVML inherits them.
     """
-    return name.startswith(("NVML_", "NVGRAFT_NVML_", "__NV", "__GL", "CUDA_", "LD_"))
+    return name.startswith(("NVML_", "__NV", "__GL", "CUDA_", "LD_"))
 
 
 def _key(config: Config) -> list[object]:
@@ -195,8 +195,6 @@ def _signs(config: Config, tree: LiveTree) -> dict[str, Any]:
         *(_ACCOUNTS if config.cli_user else ()),
         *([config.host_snapshot] if config.host_snapshot else []),
     ]
-    if config.simulated_host:
-        files.append(config.cli_root.rstrip("/") + names.STANDIN_NVML)
     return {
         "boot": read_text(_BOOT_ID),
         "driver version": version,

@@ -10,8 +10,12 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 SOURCES = Path(__file__).parent
+
+#: The symbol by which programs recognise a stand-in (access.h).
+MARKER = "nvgraft_standin"
 
 _LIBC = "libc.so.6"
 #: Libraries of glibc before 2.34, which are parts of libc.so.6 now.
@@ -35,6 +39,15 @@ class CannotCompile(Exception):
     """There is no compiler, or it failed; the text is one line that says what then works."""
 
 
+class Exports(NamedTuple):
+    """The functions that a library exports, whether its source has them or not."""
+
+    names: Sequence[str]
+    #: The function of the source that answers for a name that the source does not have. It takes
+    #: no arguments and returns an int.
+    otherwise: str
+
+
 class Compiler:
     """The C compiler of this machine, with the data of one host."""
 
@@ -56,17 +69,23 @@ class Compiler:
         self._empty_library = empty_library
 
     def library(
-        self, source: Path, soname: str, needed: Sequence[str] = (), versions: Path | None = None
+        self,
+        source: Path,
+        soname: str,
+        needed: Sequence[str] = (),
+        exports: Exports | None = None,
+        versions: Path | None = None,
     ) -> bytes:
         """Return the shared object of a C source.
 
         :param needed: the libraries that it names as needed besides libc.so.6, in this order.
+        :param exports: what it exports; None: what the source marks as visible.
         :param versions: a linker's version script.
         :raises CannotCompile: the compiler failed.
         """
         options = ["-shared", *_linker("-soname", soname)]
         options += _linker("--version-script", str(versions)) if versions else []
-        return self._compile(source, options, needed)
+        return self._compile(source, options, needed, exports)
 
     def program(self, source: Path, interp: str, needed: Sequence[str] = ()) -> bytes:
         """Return the dynamically linked program of a C source.
@@ -79,29 +98,65 @@ class Compiler:
         options = ["-pie", "-nostartfiles", *_linker("--dynamic-linker", interp)]
         return self._compile(source, options, needed)
 
-    def _compile(self, source: Path, options: Sequence[str], needed: Sequence[str]) -> bytes:
+    def _compile(
+        self,
+        source: Path,
+        options: Sequence[str],
+        needed: Sequence[str],
+        exports: Exports | None = None,
+    ) -> bytes:
         names = [name for name in dict.fromkeys((*needed, *_FORMER_LIBRARIES)) if name != _LIBC]
         with tempfile.TemporaryDirectory(prefix="nvgraft-build.") as directory:
             data, output = f"{directory}/data.h", f"{directory}/output"
             Path(data).write_text(self._data, encoding="ascii")
-            libraries = self._empty_libraries(directory, names)
+            parts = self._empty_libraries(directory, names)
+            if exports is not None:
+                parts += self._compile_exports(directory, exports, source.name)
             includes = [f"-I{SOURCES}", "-include", "glibc.h", "-include", data]
-            command = [self._compiler, *_OPTIONS, *includes, str(source), "-o", output, *options]
-            result = subprocess.run(
-                [*command, *libraries],
-                capture_output=True,
-                env={"PATH": _PATH, "LC_ALL": "C", "TMPDIR": directory},
-                check=False,
-            )
-            if result.returncode:
-                reason = result.stderr.decode(errors="replace").strip().splitlines() or [
-                    f"exit code {result.returncode}"
-                ]
-                raise CannotCompile(
-                    f"the stand-in {source.name} did not compile ({reason[0]}): the GPUs are served"
-                    " from the snapshot"
-                )
+            arguments = [*includes, str(source), "-o", output, *options, *parts]
+            self._run(arguments, directory, source.name)
             return Path(output).read_bytes()
+
+    def _run(self, arguments: Sequence[str], directory: str, name: str) -> None:
+        """Run the compiler for the stand-in ``name``.
+
+        :raises CannotCompile: it failed.
+        """
+        result = subprocess.run(
+            [self._compiler, *_OPTIONS, *arguments],
+            capture_output=True,
+            env={"PATH": _PATH, "LC_ALL": "C", "TMPDIR": directory},
+            check=False,
+        )
+        if result.returncode:
+            reason = result.stderr.decode(errors="replace").strip().splitlines() or [
+                f"exit code {result.returncode}"
+            ]
+            raise CannotCompile(
+                f"the stand-in {name} did not compile ({reason[0]}): the GPUs are served"
+                " from the snapshot"
+            )
+
+    def _compile_exports(self, directory: str, exports: Exports, name: str) -> list[str]:
+        """Compile all exported functions, and write a version script that exports only them.
+
+        The functions are weak, so that those of the stand-in's own source take their places.
+
+        :returns: arguments for the linker.
+        """
+        source, script = f"{directory}/exports.c", f"{directory}/exports.map"
+        attributes = '__attribute__((weak, visibility("default"), alias("otherwise")))'
+        lines = [
+            f"int {exports.otherwise}(void);",
+            f"static int otherwise(void) {{ return {exports.otherwise}(); }}",
+            *(f"{attributes} int {entry_point}(void);" for entry_point in exports.names),
+        ]
+        Path(source).write_text("\n".join(lines) + "\n", encoding="ascii")
+        symbols = "".join(f"  {symbol};\n" for symbol in (*exports.names, MARKER))
+        Path(script).write_text(f"{{ global:\n{symbols}  local: *;\n}};\n", encoding="ascii")
+        compiled = f"{directory}/exports.o"
+        self._run(["-c", source, "-o", compiled], directory, name)
+        return [compiled, *_linker("--version-script", script)]
 
     def _empty_libraries(self, directory: str, names: Sequence[str]) -> list[str]:
         """Make a library without symbols for each SONAME, and return their paths.

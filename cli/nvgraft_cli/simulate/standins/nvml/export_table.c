@@ -1,0 +1,43 @@
+/* nvmlInternalGetExportTable: the table of functions without names that nvidia-smi asks for.
+ *
+ * What is known of it is what NVIDIA's mock NVML (k8s-test-infra, Apache-2.0) publishes, and what
+ * nvidia-smi of the branches 470, 535 and 550 was seen to do with each answer. Slots are counted in
+ * pointers from the start; the first holds the size in bytes.
+ */
+
+enum {
+  SLOT_COUNT = 384,
+  SLOT_HANDLE_BY_INDEX = 81,
+  SLOT_PROCESSES_FIRST = 213,
+  SLOT_PROCESSES_LAST = 215,
+  SLOT_HOST_MAX_PCIE_GENERATION = 230,
+};
+
+static const unsigned char table_uuid[16] = {
+  0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4,
+};
+
+static void *export_table[SLOT_COUNT];
+
+/* Every slot without an entry below. An error for a question about a device lets nvidia-smi print
+ * N/A; an error for any other one ends it. */
+static int slot_unknown(struct device *device) {
+  return usable(device) == INVALID_ARGUMENT ? SUCCESS : NOT_SUPPORTED;
+}
+
+NVML nvmlInternalGetExportTable(void ***table, const unsigned char *uuid) {
+  if (refuses_beside_driver("libnvidia-ml.so.1"))
+    return DRIVER_NOT_LOADED;
+  NEED(table && uuid);
+  if (memcmp(uuid, table_uuid, sizeof table_uuid))
+    return NOT_SUPPORTED;
+  for (unsigned i = 1; i < SLOT_COUNT; i++)
+    export_table[i] = slot_unknown;
+  export_table[0] = (void *)sizeof export_table;
+  export_table[SLOT_HANDLE_BY_INDEX] = nvmlDeviceGetHandleByIndex_v2;
+  for (unsigned i = SLOT_PROCESSES_FIRST; i <= SLOT_PROCESSES_LAST; i++)
+    export_table[i] = no_processes;
+  export_table[SLOT_HOST_MAX_PCIE_GENERATION] = nvmlDeviceGetMaxPcieLinkGeneration;
+  *table = export_table;
+  return SUCCESS;
+}
