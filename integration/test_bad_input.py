@@ -86,7 +86,7 @@ FROM_SNAPSHOT = (
             ),
         ),
         (
-            "rm /dev/nvidia1 && mknod /dev/nvidia1 c 1 3",
+            "rm /dev/nvidia1 && mknod -m 666 /dev/nvidia1 c 1 3",
             "mount error: invalid device node: /dev/nvidia1 | it is 1:3 and should be 195:1",
         ),
         (
