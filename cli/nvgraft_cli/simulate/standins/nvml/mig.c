@@ -176,14 +176,21 @@ static int may_see_instances(void) {
          !open_node("/dev/nvidia-caps/nvidia-cap2", O_RDONLY);
 }
 
-/* Go on with a GPU in MIG mode whose instances the process may see. */
-#define NEED_INSTANCES(device) \
+/* Go on with a GPU that has MIG, switched on or not, whose instances the process may see. */
+#define NEED_MIG_GPU(device) \
   do { \
     NEED_GPU(device); \
-    if ((device)->gpu->mig_mode != 1) \
+    if ((device)->gpu->mig_mode == SIM_UNKNOWN) \
       return NOT_SUPPORTED; \
     if (!may_see_instances()) \
       return NO_PERMISSION; \
+  } while (0)
+
+#define NEED_INSTANCES(device) \
+  do { \
+    NEED_MIG_GPU(device); \
+    if ((device)->gpu->mig_mode != 1) \
+      return NOT_SUPPORTED; \
   } while (0)
 
 static int overlaps(const struct sim_gpu_instance *instance, unsigned start, unsigned size) {
@@ -202,11 +209,11 @@ NVML nvmlDeviceGetGpuInstanceRemainingCapacity(struct device *device, unsigned p
                                                unsigned *count) {
   const struct sim_gi_profile *profile;
   unsigned end = 0, possible = 0;
-  NEED_INSTANCES(device);
+  NEED_MIG_GPU(device);
   profile = gi_profile_by_id(device->gpu, profile_id);
   if (!profile)
     return NOT_SUPPORTED;
-  for (unsigned i = 0; i < profile->start_count; i++)
+  for (unsigned i = 0; i < profile->start_count && device->gpu->mig_mode == 1; i++)
     if (profile->starts[i] >= end &&
         is_free(device->gpu, profile->starts[i], profile->placement_size)) {
       end = profile->starts[i] + profile->placement_size;
@@ -220,7 +227,7 @@ NVML nvmlDeviceGetGpuInstancePossiblePlacements_v2(struct device *device, unsign
                                                    unsigned *count) {
   const struct sim_gi_profile *profile;
   unsigned room;
-  NEED_INSTANCES(device);
+  NEED_MIG_GPU(device);
   NEED(count);
   profile = gi_profile_by_id(device->gpu, profile_id);
   if (!profile)

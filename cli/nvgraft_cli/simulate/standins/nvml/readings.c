@@ -54,12 +54,27 @@ NVML nvmlDeviceGetMemoryInfo_v2(struct device *device, struct memory_v2 *memory)
   return code;
 }
 
+/* Return the memory slices of a MIG device's GPU instance, or SIM_UNKNOWN. */
+static int64_t memory_slices(const struct device *device) {
+  for (unsigned i = 0; i < device->gpu->gpu_instance_count; i++)
+    if (device->gpu->gpu_instances[i].id == device->mig->gpu_instance)
+      return device->gpu->gpu_instances[i].size;
+  return SIM_UNKNOWN;
+}
+
+/* A MIG device has the part of it that its GPU instance has of the memory slices. */
 NVML nvmlDeviceGetBAR1MemoryInfo(struct device *device, struct memory *memory) {
+  enum { SLICES = 8 };
+  int64_t mib, slices = SLICES;
   NEED_DEVICE(device);
   NEED(memory);
-  if (device->gpu->bar1_mib == SIM_UNKNOWN)
+  mib = device->gpu->bar1_mib;
+  if (device->mig)
+    slices = memory_slices(device);
+  if (mib == SIM_UNKNOWN || slices == SIM_UNKNOWN)
     return NOT_SUPPORTED;
-  *memory = (struct memory){device->gpu->bar1_mib * MIB, device->gpu->bar1_mib * MIB, 0};
+  mib = mib * slices / SLICES;
+  *memory = (struct memory){mib * MIB, mib * MIB, 0};
   return SUCCESS;
 }
 

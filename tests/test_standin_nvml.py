@@ -1,0 +1,567 @@
+"""The stand-in NVML: what it exports, which devices it shows, and what it says of them.
+
+The stand-in is compiled from its sources; the functions with which it looks at device nodes and
+kernel modules are the test's. It is asked through nvidia-ml-py.
+"""
+
+import ctypes
+import errno
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from nvgraft.host import nvml
+from nvgraft_cli.simulate import stubs
+from nvgraft_cli.simulate.standins import build, data, entry_points
+from nvgraft_specs import gallery
+from nvgraft_specs.models.host import Host, load_host
+
+pytestmark = pytest.mark.requires("gcc")
+
+TRIAL = """
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static int (*answer)(const char *path);
+
+__attribute__((visibility("default"))) int trial_start(int (*callback)(const char *path)) {
+  answer = callback;
+  return 0;
+}
+
+static int trial_open(const char *path, int flags) {
+  errno = answer(path);
+  return errno ? -1 : open("/dev/null", flags);
+}
+
+static int trial_access(const char *path, int mode) {
+  errno = answer(path);
+  return errno ? -1 : 0;
+}
+
+static FILE *trial_fopen(const char *path, const char *mode) {
+  static char modules[] = "nvidia_uvm 1 0 - Live 0x0\\nnvidia 1 0 - Live 0x0\\n";
+  size_t size = answer("the line of nvidia in /proc/modules") ? 26 : sizeof modules - 1;
+  return strcmp(path, "/proc/modules") ? fopen(path, mode) : fmemopen(modules, size, mode);
+}
+
+#define open trial_open
+#define access trial_access
+#define fopen trial_fopen
+#include "nvml.c"
+"""
+
+CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p)
+MODULE = {"/sys/module/nvidia": errno.ENOENT, "the line of nvidia in /proc/modules": errno.ENOENT}
+
+
+class Driver:
+    """A loaded stand-in. ``refused`` says which paths cannot be opened, and the errno for each."""
+
+    def __init__(self, host: Host, path: Path) -> None:
+        self.host = host
+        self.path = path
+        self.refused = dict(MODULE)
+        self.asked: list[str] = []
+        self.library = ctypes.CDLL(str(path))
+        self._callback = CALLBACK(self._answer)  # C keeps no reference
+        self.library.trial_start(self._callback)
+
+    def _answer(self, path: bytes) -> int:
+        self.asked.append(path.decode())
+        return self.refused.get(path.decode(), 0)
+
+    def has(self, name: str) -> bool:
+        """Tell whether the library exports a function."""
+        return hasattr(self.library, name)
+
+    def call(self, name: str) -> int:
+        """Call a function with pointers to nothing."""
+        code: int = getattr(self.library, name)(None, None, None, None)
+        return code
+
+
+def compile_trial(host: Host, directory: Path) -> Path:
+    """Compile the stand-in of a host for trials."""
+    machine = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[os.uname().machine]
+    compiler = build.Compiler(
+        data.c_source(host), lambda soname: stubs.shared_object(64, machine, soname, (), None)
+    )
+    source = directory / f"{host.name}.c"
+    source.write_text(TRIAL)
+    names = entry_points.read(entry_points.NVML, data.branch(host.nvml.driver_version))
+    exports = build.Exports([*names, "trial_start"], "nvml_not_supported")
+    path = directory / f"{host.name}-{host.nvml.driver_version}.so"
+    path.write_bytes(compiler.library(source, "libnvidia-ml.so.1", (), exports))
+    return path
+
+
+def with_nvml(host: Host, **changes: object) -> Host:
+    """Return a host with another part ``nvml``."""
+    return host.model_copy(update={"nvml": host.nvml.model_copy(update=changes)})
+
+
+def mig_host() -> Host:
+    """Return a host whose first GPU has three MIG devices: 3g.40gb, 1g.10gb and half of a 2g.20gb."""
+    host = load_host(gallery.path("mig-h100"))
+    first, second = host.nvml.gpus
+    sizes = ("3g.40gb", "1g.10gb", "1c.2g.20gb")
+    devices = [
+        device.model_copy(update={"profile": size})
+        for device, size in zip(first.mig_devices, sizes, strict=True)
+    ]
+    return with_nvml(host, gpus=[first.model_copy(update={"mig_devices": devices}), second])
+
+
+def unknown_host() -> Host:
+    """Return a host with a model that has no profile."""
+    host = load_host(gallery.path("runfile-a10x2"))
+    gpu = host.nvml.gpus[0].model_copy(update={"model": "NVIDIA Of Tomorrow"})
+    return with_nvml(host, gpus=[gpu]).model_copy(update={"name": "unknown"})
+
+
+HOSTS: dict[str, Callable[[], Host]] = {
+    "a100": lambda: load_host(gallery.path("debian-a100x8")),
+    "mig": mig_host,
+    "unknown": unknown_host,
+}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Driver]:
+    """Compile each host once; every driver is a copy of the file, so that nothing is left of
+    another test's.
+    """
+    directory = tmp_path_factory.mktemp("standins")
+    paths: dict[str, Path] = {}
+    count = 0
+
+    def driver(name: str) -> Driver:
+        nonlocal count
+        host = HOSTS[name]()
+        if name not in paths:
+            paths[name] = compile_trial(host, directory)
+        count += 1
+        copy = directory / f"{count}.so"
+        copy.write_bytes(paths[name].read_bytes())
+        return Driver(host, copy)
+
+    return driver
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Driver], Any]]:
+    """Return a function that gives a driver to nvidia-ml-py, initialised."""
+
+    def begin(driver: Driver) -> Any:
+        monkeypatch.setattr(pynvml, "nvmlLib", driver.library)
+        monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+        pynvml.nvmlInit()
+        return pynvml
+
+    yield begin
+
+
+def fail(driver: Driver, offset: int, value: bytes) -> Driver:
+    """Return the driver with a failure, whose offset is that in struct sim_failures."""
+    content = bytearray(driver.path.read_bytes())
+    start = content.index(b"nvgraft-failures") + offset
+    content[start : start + len(value)] = value
+    path = driver.path.with_suffix(".failing.so")
+    path.write_bytes(content)
+    return Driver(driver.host, path)
+
+
+# ---- what it exports
+
+
+@pytest.mark.parametrize("version", ["460.106.00", "470.256.02", "550.163.01", "580.65.06"])
+def test_it_exports_what_the_branch_does(version: str, tmp_path: Path) -> None:
+    """Every name of the branch is there, and none of a later one, as programs look names up."""
+    host = with_nvml(load_host(gallery.path("eks-t4")), driver_version=version)
+    driver = Driver(host, compile_trial(host, tmp_path))
+    names = set(entry_points.read(entry_points.NVML, data.branch(version)))
+    later = set(entry_points.read(entry_points.NVML, 999)) - names
+    assert [name for name in names if not driver.has(name)] == []
+    assert [name for name in later if driver.has(name)] == []
+    assert driver.has("nvgraft_standin")
+
+
+def test_a_branch_between_two_lists_has_the_older_one() -> None:
+    """A branch without a list has the names of the one before; before the first, those of the
+    first.
+    """
+    assert entry_points.read(entry_points.NVML, 565) == entry_points.read(entry_points.NVML, 560)
+    assert entry_points.read(entry_points.NVML, 1) == entry_points.read(entry_points.NVML, 390)
+    newest = entry_points.read(entry_points.NVML, 999)
+    assert "nvmlInit_v2" in newest
+    assert "nvmlDeviceGetPowerMode" not in newest  # CUDA 11.8's header had it
+
+
+@pytest.mark.parametrize("branch", [460, 470, 535, 550, 570, 580])
+def test_what_the_hook_asks_for_is_exported(branch: int) -> None:
+    """The functions that the hook calls through nvidia-ml-py are of every branch."""
+    functions = set(re.findall(r"pynvml\.(nvml[A-Z]\w+)\(", Path(str(nvml.__file__)).read_text()))
+    assert len(functions) > 10
+    names = set(entry_points.read(entry_points.NVML, branch))
+    assert [name for name in functions if name not in names] == []
+
+
+def test_every_entry_point_needs_nvml_init(compiled: Callable[[str], Driver]) -> None:
+    """Before nvmlInit every question is answered with "uninitialized", also what has no answer."""
+    driver = compiled("a100")
+    names = entry_points.read(entry_points.NVML, 535)
+    free = ("nvmlInit", "nvmlErrorString", "nvmlInternalGetExportTable")
+    answers = {name: driver.call(name) for name in names if not name.startswith(free)}
+    # Arguments may be looked at before.
+    assert {name: code for name, code in answers.items() if code not in (1, 2)} == {}
+    assert answers["nvmlDeviceSetGpuLockedClocks"] == 1
+
+
+def test_what_has_no_answer_is_not_supported(
+    compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
+) -> None:
+    """A name of the branch that the stand-in does not answer says "not supported"."""
+    api = ask(compiled("a100"))
+    gpu = api.nvmlDeviceGetHandleByIndex(0)
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        api.nvmlDeviceSetGpuLockedClocks(gpu, 210, 210)
+
+
+# ---- which devices there are
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errno.ENXIO, 0),
+        (errno.ENODEV, 0),
+        (errno.ENOENT, 9),
+        (errno.EACCES, 4),
+        (errno.EPERM, 999),
+    ],
+)
+def test_the_control_node_decides_about_nvml_init(
+    error: int, code: int, compiled: Callable[[str], Driver]
+) -> None:
+    """nvmlInit opens /dev/nvidiactl; that no driver is behind it comes after all permissions."""
+    driver = compiled("a100")
+    driver.refused["/dev/nvidiactl"] = error
+    assert driver.library.nvmlInit_v2() == code
+    if code:
+        assert driver.library.nvmlShutdown() == 1
+
+
+def test_gpus_are_counted_by_their_nodes(
+    compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
+) -> None:
+    """A GPU is there if its node can be opened, and the indices have no gaps."""
+    driver = compiled("a100")
+    errors = [errno.EPERM, 0, errno.EACCES, errno.ENXIO, errno.ENOENT, errno.ENODEV, errno.EPERM]
+    driver.refused |= {f"/dev/nvidia{minor}": error for minor, error in enumerate(errors)}
+    api = ask(driver)
+    uuids = [
+        api.nvmlDeviceGetUUID(api.nvmlDeviceGetHandleByIndex(index))
+        for index in range(api.nvmlDeviceGetCount())
+    ]
+    assert uuids == [driver.host.nvml.gpus[place].uuid for place in (1, 3, 5, 7)]
+    with pytest.raises(pynvml.NVMLError_NotFound):
+        api.nvmlDeviceGetHandleByUUID(driver.host.nvml.gpus[0].uuid)
+
+
+def test_no_gpu_is_not_an_error(
+    compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
+) -> None:
+    """Without a GPU node nvmlInit succeeds, and there are no GPUs."""
+    driver = compiled("unknown")
+    driver.refused["/dev/nvidia0"] = errno.ENOENT
+    assert ask(driver).nvmlDeviceGetCount() == 0
+
+
+@pytest.mark.parametrize(
+    ("refused", "left"),
+    [([], 3), ([12], 2), ([13], 2), ([12, 22], 1), ([12, 21, 84], 0)],
+)
+def test_mig_devices_are_counted_by_their_capabilities(
+    refused: list[int],
+    left: int,
+    compiled: Callable[[str], Driver],
+    ask: Callable[[Driver], Any],
+) -> None:
+    """A MIG device is there if the nodes of both of its instances can be opened."""
+    driver = compiled("mig")
+    driver.refused |= {f"/dev/nvidia-caps/nvidia-cap{minor}": errno.EPERM for minor in refused}
+    api = ask(driver)
+    gpu = api.nvmlDeviceGetHandleByIndex(0)
+    found = 0
+    while True:
+        try:
+            device = api.nvmlDeviceGetMigDeviceHandleByIndex(gpu, found)
+        except pynvml.NVMLError_NotFound:
+            break
+        assert api.nvmlDeviceIsMigDeviceHandle(device)
+        found += 1
+    assert found == left
+
+
+# ---- guards
+
+
+@pytest.mark.parametrize("sign", MODULE)
+def test_beside_a_real_module_nothing_is_answered(
+    sign: str, compiled: Callable[[str], Driver], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where the nvidia module is loaded every entry point says "driver not loaded", and the first
+    one why, in one line.
+    """
+    driver = compiled("a100")
+    del driver.refused[sign]
+    names = entry_points.read(entry_points.NVML, 535)
+    codes = {driver.call(name) for name in names if name != "nvmlErrorString"}
+    assert codes <= {9, 2}
+    assert driver.library.nvmlInit_v2() == driver.call("nvmlDeviceSetGpuLockedClocks") == 9
+    assert capfd.readouterr().err == (
+        "nvgraft: this libnvidia-ml.so.1 is a stand-in of the simulated host debian-a100x8, and the"
+        " nvidia kernel module is loaded | use the driver's own library\n"
+    )
+    assert "/dev/nvidiactl" not in driver.asked
+
+
+# ---- what it says
+
+
+def test_a_gpu_is_as_described(
+    compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
+) -> None:
+    """Facts of the document and of the GPU's profile are answered in NVML's units."""
+    driver = compiled("a100")
+    api = ask(driver)
+    gpu = api.nvmlDeviceGetHandleByPciBusId("00000000:0F:00.0")
+    recorded = driver.host.nvml.gpus[1]
+    assert api.nvmlDeviceGetUUID(gpu) == recorded.uuid
+    assert api.nvmlDeviceGetIndex(gpu) == 1
+    assert api.nvmlDeviceGetPciInfo(gpu).busId == "00000000:0F:00.0"
+    assert api.nvmlDeviceGetName(gpu) == recorded.model
+    assert api.nvmlDeviceGetPowerManagementLimit(gpu) == 400_000
+    assert api.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM) == 1410
+    assert api.nvmlDeviceGetEccMode(gpu) == [1, 1]
+    assert api.nvmlDeviceGetTotalEccErrors(gpu, 1, 1) == 0
+    assert api.nvmlDeviceGetComputeRunningProcesses(gpu) == []
+    old = api.nvmlDeviceGetMemoryInfo(gpu)
+    new = api.nvmlDeviceGetMemoryInfo(gpu, version=pynvml.nvmlMemory_v2)
+    assert old.total == new.total == 40960 << 20
+    assert old.used == new.used + new.reserved
+    assert old.free == new.free == new.total - new.reserved - new.used
+    assert api.nvmlSystemGetDriverVersion() == driver.host.nvml.driver_version
+    assert api.nvmlSystemGetCudaDriverVersion() == 12020
+
+
+#: Functions about a GPU without another argument, whose answers only a document or a profile knows.
+UNKNOWN = (
+    "MemoryInfo",
+    "BAR1MemoryInfo",
+    "PowerUsage",
+    "EnforcedPowerLimit",
+    "FanSpeed",
+    "PerformanceState",
+    "Serial",
+    "UtilizationRates",
+    "VbiosVersion",
+    "MaxPcieLinkWidth",
+    "EccMode",
+    "NumGpuCores",
+    "BoardPartNumber",
+)
+
+
+def test_what_is_not_known_is_not_supported(
+    compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
+) -> None:
+    """For a GPU of unknown model no number is made up."""
+    api = ask(compiled("unknown"))
+    gpu = api.nvmlDeviceGetHandleByIndex(0)
+    for name in UNKNOWN:
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            getattr(api, f"nvmlDeviceGet{name}")(gpu)
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        api.nvmlDeviceGetTemperature(gpu, 0)
+    assert api.nvmlDeviceGetName(gpu) == "NVIDIA Of Tomorrow"
+
+
+def test_structures_of_another_version_are_refused(
+    compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
+) -> None:
+    """A structure whose version or size the stand-in does not know is a version mismatch, and stays
+    as it is.
+    """
+    api = ask(compiled("a100"))
+    gpu = api.nvmlDeviceGetHandleByIndex(0)
+    memory = pynvml.c_nvmlMemory_v2_t(version=pynvml.nvmlMemory_v2 + (1 << 24))
+    assert api.nvmlLib.nvmlDeviceGetMemoryInfo_v2(gpu, ctypes.byref(memory)) == 25
+    assert memory.total == 0
+
+
+def test_texts_that_do_not_fit_are_not_written(
+    compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
+) -> None:
+    """A buffer that is too small gets nothing, and the answer says so."""
+    api = ask(compiled("a100"))
+    gpu = api.nvmlDeviceGetHandleByIndex(0)
+    buffer = ctypes.create_string_buffer(b"x" * 8, 8)
+    assert api.nvmlLib.nvmlDeviceGetName(gpu, buffer, 8) == 7
+    assert buffer.raw == b"x" * 8
+
+
+@pytest.mark.parametrize("invented", [0, 1, 1 << 40])
+def test_an_invented_handle_is_an_invalid_argument(
+    invented: int, compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
+) -> None:
+    """A handle that NVML did not give is refused, not followed."""
+    api = ask(compiled("a100"))
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        api.nvmlDeviceGetUUID(ctypes.c_void_p(invented))
+
+
+def test_topology_is_as_described(
+    compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
+) -> None:
+    """GPUs whose links lead to NVSwitches reach each other over NVLink."""
+    api = ask(compiled("a100"))
+    one, other = (api.nvmlDeviceGetHandleByIndex(index) for index in (0, 7))
+    [field] = api.nvmlDeviceGetFieldValues(one, [pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT])
+    links = (
+        [
+            api.nvmlDeviceGetNvLinkState(one, number)
+            for number in range(pynvml.NVML_NVLINK_MAX_LINKS)
+        ]
+        if field.value.uiVal
+        else []
+    )
+    assert sum(links) == field.value.uiVal
+    status = api.nvmlDeviceGetP2PStatus(one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    assert (status == pynvml.NVML_P2P_STATUS_OK) == bool(links)
+
+
+def test_mig_devices_have_their_share(
+    compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
+) -> None:
+    """A MIG device has the memory and the multiprocessors of its profile, and no temperature."""
+    api = ask(compiled("mig"))
+    gpu = api.nvmlDeviceGetHandleByIndex(0)
+    device = api.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0)
+    attributes = api.nvmlDeviceGetAttributes(device)
+    assert (attributes.multiprocessorCount, attributes.gpuInstanceSliceCount) == (60, 3)
+    assert api.nvmlDeviceGetMemoryInfo(device).total == attributes.memorySizeMB << 20
+    assert api.nvmlDeviceGetName(device).endswith(" MIG 3g.40gb")
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        api.nvmlDeviceGetTemperature(device, 0)
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        api.nvmlDeviceGetUtilizationRates(gpu)
+
+
+@pytest.mark.parametrize(
+    ("refused", "code"), [([], 0), ([1], 0), ([2], 0), ([1, 2], pynvml.NVML_ERROR_NO_PERMISSION)]
+)
+def test_instances_are_shown_to_those_who_may_monitor_mig(
+    refused: list[int],
+    code: int,
+    compiled: Callable[[str], Driver],
+    ask: Callable[[Driver], Any],
+) -> None:
+    """Listing GPU instances needs the capability to configure or to monitor MIG."""
+    driver = compiled("mig")
+    driver.refused |= {f"/dev/nvidia-caps/nvidia-cap{minor}": errno.EACCES for minor in refused}
+    api = ask(driver)
+    gpu = api.nvmlDeviceGetHandleByIndex(0)
+    count = ctypes.c_uint()
+    handles = (ctypes.c_void_p * 8)()
+    profile = 9  # 3g.40gb
+    assert api.nvmlLib.nvmlDeviceGetGpuInstances(gpu, profile, handles, ctypes.byref(count)) == code
+    assert count.value == (code == 0)
+
+
+# ---- failures on purpose
+
+
+def test_a_lost_gpu_says_so(
+    compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
+) -> None:
+    """Every question about a lost GPU, and its handle, gives "GPU is lost"; others answer."""
+    api = ask(fail(compiled("a100"), 64 + 40, b"\1\0\0\0"))
+    assert api.nvmlDeviceGetCount() == 8
+    with pytest.raises(pynvml.NVMLError_GpuIsLost):
+        api.nvmlDeviceGetHandleByIndex(1)
+    assert api.nvmlDeviceGetTemperature(api.nvmlDeviceGetHandleByIndex(0), 0) > 0
+
+
+def test_an_xid_is_one_event(
+    compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
+) -> None:
+    """An Xid is told once to those who registered for it; then the wait ends with its time."""
+    api = ask(fail(compiled("a100"), 64 + 4, (79).to_bytes(4, "little")))
+    events = api.nvmlEventSetCreate()
+    gpu = api.nvmlDeviceGetHandleByIndex(0)
+    api.nvmlDeviceRegisterEvents(gpu, pynvml.nvmlEventTypeXidCriticalError, events)
+    assert api.nvmlEventSetWait_v2(events, 0).eventData == 79
+    with pytest.raises(pynvml.NVMLError_Timeout):
+        api.nvmlEventSetWait_v2(events, 0)
+    api.nvmlEventSetFree(events)
+
+
+def test_ecc_errors_on_purpose_are_counted(
+    compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
+) -> None:
+    """Uncorrected errors are counted in total and in the device memory."""
+    api = ask(fail(compiled("a100"), 64 + 16, (5).to_bytes(8, "little")))
+    gpu = api.nvmlDeviceGetHandleByIndex(0)
+    assert api.nvmlDeviceGetTotalEccErrors(gpu, 1, 0) == 5
+    assert api.nvmlDeviceGetMemoryErrorCounter(gpu, 1, 0, 2) == 5
+    assert api.nvmlDeviceGetTotalEccErrors(gpu, 0, 0) == 0
+
+
+# ---- the table that nvidia-smi asks for
+
+TABLE = bytes.fromhex("c4fe3e6cc98f6c4ea327ee696e12f7c4")
+
+
+def test_the_export_table_answers_as_nvidia_smi_needs(
+    compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
+) -> None:
+    """The table says its size; a slot gives handles, three give no processes, another one the
+    host's PCIe generation; the rest is not supported for a device and ignored otherwise.
+    """
+    api = ask(compiled("a100"))
+    table = ctypes.POINTER(ctypes.c_void_p)()
+    assert api.nvmlLib.nvmlInternalGetExportTable(ctypes.byref(table), TABLE) == 0
+    assert table[0] == 0xC00
+    slot = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    handle = ctypes.c_void_p()
+    assert slot(table[81])(3, ctypes.addressof(handle), 0x22) == 0
+    assert handle.value == ctypes.cast(api.nvmlDeviceGetHandleByIndex(3), ctypes.c_void_p).value
+    for number in (213, 214, 215):
+        count = ctypes.c_uint(250)
+        assert slot(table[number])(handle, ctypes.addressof(count), None) == 0
+        assert count.value == 0
+    generation = ctypes.c_uint()
+    assert slot(table[230])(handle, ctypes.addressof(generation), None) == 0
+    assert generation.value == 4
+    assert slot(table[165])(handle, None, None) == 3
+    assert slot(table[26])(None, None, None) == slot(table[383])(None, None, None) == 0
+
+
+def test_other_export_tables_are_refused(
+    compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
+) -> None:
+    """A table that is not known is not supported."""
+    api = ask(compiled("a100"))
+    table = ctypes.c_void_p()
+    assert api.nvmlLib.nvmlInternalGetExportTable(ctypes.byref(table), TABLE[::-1]) == 3
+    assert not table
