@@ -111,7 +111,7 @@ static void wait_ms(unsigned milliseconds) {
     ;
 }
 
-/* Return the code for a process that may not open /dev/nvidiactl (decision 0066). */
+/* Return the code for a process that may not open /dev/nvidiactl (decision 0062). */
 static int control_node_code(int error) {
   switch (error) {
   case 0:
