@@ -26,9 +26,15 @@ RUNSC = CHECKOUT / ".cache/runsc/usr/bin/runsc"
 #: NVIDIA's drivers as Debian packages them, unpacked: one directory for each release of Debian.
 DRIVER_PACKAGES = CHECKOUT / ".cache/drivers"
 IN_CI = os.environ.get("CI") == "true"
-#: Requirements for which this distribution has no package, or none that is new enough, found by
-#: ./dev: Ubuntu has chromium only as a snap.
-NOT_PACKAGED = set(os.environ.get("NVGRAFT_NOT_PACKAGED", "").split())
+#: Further recorded behaviour and its rigs, which only some checkouts have beside them.
+SHARED_RECORDS = CHECKOUT.parent / "shared" / "reference"
+#: Requirement -> why its tests are left out, also in CI. ./dev finds requirements for which this
+#: distribution has no package, or none that is new enough: Ubuntu has chromium only as a snap.
+LEFT_OUT = dict.fromkeys(
+    os.environ.get("NVGRAFT_NOT_PACKAGED", "").split(), "for which this distribution has no package"
+)
+if not SHARED_RECORDS.exists():
+    LEFT_OUT["shared-records"] = f"because there is no {SHARED_RECORDS}"
 
 # The time of an example depends on the load of the machine.
 hypothesis.settings.register_profile(
@@ -154,6 +160,7 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "squashfs": _image("squashfs", "mksquashfs"),
     "erofs": _image("erofs", "mkfs.erofs"),
     "landlock": _landlock,
+    "shared-records": lambda: "" if SHARED_RECORDS.exists() else f"no {SHARED_RECORDS}",
     "kernel-threads": _kernel_threads,
     "process-events": _process_events,
     "cgroup-v1": _mounted("cgroup", "devices"),
@@ -195,7 +202,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 f"{item.nodeid}: requires {unknown[0]!r}, which is not one of"
                 f" {', '.join(REQUIREMENTS)}"
             )
-    left_out = [item for item in items if NOT_PACKAGED & set(_names(item))]
+    left_out = [item for item in items if LEFT_OUT.keys() & set(_names(item))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
@@ -218,8 +225,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 def pytest_report_header() -> list[str]:
     """Report which tests are left out."""
     return [
-        f"left out: tests that require {name}, for which this distribution has no package"
-        for name in sorted(NOT_PACKAGED)
+        f"left out: tests that require {name}, {reason}"
+        for name, reason in sorted(LEFT_OUT.items())
     ]
 
 

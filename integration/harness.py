@@ -18,6 +18,8 @@ CHECKOUT = Path(__file__).parent.parent
 #: Recorded behaviour of the reference stack, and the rig that runs a hook against it.
 REFERENCE = CHECKOUT / "tests" / "fixtures" / "reference"
 RIG = [sys.executable, str(REFERENCE / "rig.py")]
+#: Further records and rigs beside the checkout: mark a test with requires("shared-records").
+SHARED_RECORDS = CHECKOUT.parent / "shared" / "reference"
 #: The program itself: Ubuntu's /sbin/ldconfig is a script in front of it.
 LDCONFIG = "/sbin/ldconfig.real" if Path("/sbin/ldconfig.real").exists() else "/sbin/ldconfig"
 #: gVisor's runtime, as ./dev unpacks it.

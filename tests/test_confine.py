@@ -235,6 +235,7 @@ ACTING = {
     "register",
     "unregister",
     "configure",
+    "docker-v1",
     "list",
     "info",
 }

@@ -90,8 +90,8 @@ ELSEWHERE = {
     "register": "test_register",
     "unregister": "test_register",
 }
-#: JSON without a schema of ours: a log on stderr, and CDI's own format.
-OTHER = {"watch", "cdi"}
+#: JSON without a schema of ours: a log on stderr, and formats of CDI and Kubernetes.
+OTHER = {"watch", "cdi", "export"}
 
 
 def output(capsys: Captured, *words: str) -> str:

@@ -35,7 +35,7 @@ ALLOWED = {
         DOORS: "base system request host container plan apply apply/cache wrapper report startup",
     },
     "cli/nvgraft_cli": {
-        "shell": "container_cli",  # the one command without the parser of the others
+        "shell": "container_cli docker_v1",  # commands without the parser of the others
         "case": "shell case/image",
         "case/image": "shell",
         "install": "",
@@ -44,9 +44,11 @@ ALLOWED = {
         "cdi": "case shell",
         "container_cli": "",
         "diff": "case case/image shell",
+        "docker_v1": "",
         "doctor": "case shell prove explain_error register",
         "explain": "case prove shell why",
         "explain_error": "shell",
+        "export": "case shell",
         "inventory": "case shell starts",
         "last_error": "shell",
         "matrix": "case shell",

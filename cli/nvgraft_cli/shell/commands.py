@@ -52,6 +52,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "cdi.command",
             "write a CDI specification (Container Device Interface) of a host",
         ),
+        "export": ("export.command", "write what other systems read of a host: Kubernetes pods"),
         "simulate": ("simulate.command", "run a command on a simulated GPU host"),
         "inventory": (
             "inventory.command",
@@ -64,6 +65,12 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "recover": (
             "recover.command",
             "remove what a killed hook has left in a container's root file system",
+        ),
+    },
+    "learn": {
+        "docker-v1": (
+            "docker_v1.command",
+            "run docker as nvidia-docker 1.0 did, or serve its volume",
         ),
     },
     "set up": {

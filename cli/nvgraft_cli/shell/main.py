@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 #: The exit code of bad usage and input.
 _TROUBLE = 2
 
+#: The command whose words are those of another program.
+DOCKER = "docker-v1"
+
 
 def _confine(args: argparse.Namespace) -> None:
     from nvgraft_cli.shell import confine, logs
@@ -51,6 +54,15 @@ def _run_original(words: list[str]) -> int | None:
     if not original and not options.names_command(words):
         return None
     return command.main(ORIGINAL_NAME if original else "nvgraft", words)
+
+
+def _run_docker(words: list[str]) -> int | None:
+    """Run a command line whose words are docker's, or return None: it asks for help."""
+    if words[1:2] in (["--help"], ["-h"]):
+        return None
+    from nvgraft_cli.docker_v1 import command
+
+    return command.main(words[1:])
 
 
 def _run(words: list[str], pager: terminal.Pager | None) -> int:
@@ -162,7 +174,7 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("HOME", "/")
     try:
         try:
-            code = _run_original(words)
+            code = _run_docker(words) if words[:1] == [DOCKER] else _run_original(words)
             if code is None:
                 code = _run(words, pager)
         finally:

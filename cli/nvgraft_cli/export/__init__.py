@@ -1,0 +1,1 @@
+"""``nvgraft export``: write what other systems read of a host, such as Kubernetes manifests."""

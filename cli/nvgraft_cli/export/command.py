@@ -1,0 +1,78 @@
+"""The command line of ``nvgraft export``."""
+
+import argparse
+import sys
+
+from nvgraft_cli.case.hosts import ask_first
+from nvgraft_cli.shell.arguments import add_answer, add_host
+from nvgraft_cli.shell.errors import InputError
+
+_EXAMPLES = """\
+examples:
+  nvgraft export pod-volumes --host eks-t4
+  nvgraft export pod-volumes --host eks-t4 --gpus 1 --image nvidia/cuda:8.0-runtime -o pod.yaml
+
+Kubernetes 1.3 to 1.9 knew GPUs as alpha.kubernetes.io/nvidia-gpu, of which the kubelet
+(--experimental-nvidia-gpus=1, later --feature-gates=Accelerators=true) gave a pod the device nodes.
+The driver's files came by hostPath volumes, and LD_LIBRARY_PATH named them.
+
+exit code: 0 written, 1 the host has no driver, 2 bad usage or input"""
+
+
+def add_arguments(group: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``export`` and of what it writes."""
+    group.description = "Write what other systems read of a host."
+    group.epilog = "example: nvgraft export pod-volumes --host eks-t4"
+    group.set_defaults(looks_only=True)
+    kinds = group.add_subparsers(metavar="WHAT", dest="export_command", required=True)
+    parser = kinds.add_parser(
+        "pod-volumes",
+        help="a pod of Kubernetes 1.3 to 1.9, which mounts the driver by hostPath volumes",
+        description="Write a pod of the time before device plugins, for learning: it asks for GPUs"
+        " and mounts the driver's files of this host, or of a recorded one, by itself.",
+        epilog=_EXAMPLES,
+    )
+    add_host(parser)
+    add_answer(parser, "yaml", "json")
+    parser.add_argument("--image", default="nvidia/cuda:8.0-runtime", help="the pod's image")
+    parser.add_argument(
+        "--gpus",
+        type=_number,
+        default=1,
+        metavar="N",
+        help="how many GPUs it asks for (default: 1)",
+    )
+    parser.set_defaults(run=_pod_volumes, open_first=ask_first)
+
+
+def _number(text: str) -> int:
+    if text.isascii() and text.isdecimal() and 0 < int(text) <= 1024:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs | write 1 to 1024")
+
+
+def _pod_volumes(args: argparse.Namespace) -> int:
+    """Write the pod; return the exit code.
+
+    :raises InputError: the host has fewer GPUs.
+    """
+    from nvgraft_cli.case.hosts import open_host
+    from nvgraft_cli.export.pod_volumes import pod
+    from nvgraft_cli.shell.output import print_document
+
+    side = open_host(args.host, args.config)
+    inventory = side.inventory
+    has = len(inventory.devices.gpus)
+    if side.gpus_known and args.gpus > has:
+        raise InputError(
+            f"--gpus {args.gpus}: {side.label} has {has} | ask for as many as the node has:"
+            " Kubernetes shares no GPU"
+        )
+    document = pod(inventory, args.image, args.gpus)
+    if args.format == "json":
+        print_document(document)
+    else:
+        import yaml
+
+        yaml.safe_dump(document, sys.stdout, sort_keys=False)
+    return 0
