@@ -220,8 +220,10 @@ def _old_library(setup: Setup) -> None:
 
 
 def _compat(setup: Setup) -> None:
-    setup.files["usr/local/cuda/compat/libcuda.so.530.30"] = b"x"
-    setup.env.append("LD_LIBRARY_PATH=/usr/local/cuda/compat")
+    compat = "usr/local/cuda/compat"
+    setup.files[f"{compat}/libcuda.so.530.30"] = shared_object(64, X86, "libcuda.so.1", [], None)
+    setup.links = {f"{compat}/libcuda.so.1": "libcuda.so.530.30"}
+    setup.env.append(f"LD_LIBRARY_PATH=/{compat}")
 
 
 def _nix(setup: Setup) -> None:
@@ -384,7 +386,10 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
     ),
     "library-path": (
         _nix,
-        "it is mounted in /usr/lib64, and the loader searches /nix/store/abc-glibc/lib",
+        (
+            "libcuda.so.1, libnvidia-ml.so.1: cannot open shared object file: they are mounted in "
+            "/usr/lib64, and the loader searches /nix/store/abc-glibc/lib"
+        ),
     ),
     "cuda-too-new": (
         lambda setup: setup.files.update({"usr/local/cuda-13.0/lib64/libcudart.so.13.0.48": b"x"}),

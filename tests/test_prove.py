@@ -287,17 +287,23 @@ HWCAPS = b"\0x86-64-v4:x86-64-v3:x86-64-v2\0"
 
 @pytest.mark.parametrize(
     ("level", "place"),
-    [("x86-64-v3", "opt/lib/glibc-hwcaps/x86-64-v3"), ("x86-64-v2", "opt/lib"), (None, "opt/lib")],
+    [
+        ("x86-64-v4", "opt/lib/glibc-hwcaps/x86-64-v4"),
+        ("x86-64-v3", "opt/lib/glibc-hwcaps/x86-64-v3"),
+        ("x86-64-v2", "opt/lib"),
+        (None, "opt/lib/glibc-hwcaps/x86-64-v3"),
+    ],
 )
 def test_the_hosts_processor_decides_the_subdirectories(
     level: str | None, place: str, tmp_path: Path, capsys: Captured
 ) -> None:
     """Subdirectories for a processor's level are searched if it is known; an unrecorded level is
-    listed as unknown if it matters.
+    that of servers, and listed as unknown if it matters.
     """
     files = image(
         ("opt/lib/libx.so.1", library("libx.so.1")),
         ("opt/lib/glibc-hwcaps/x86-64-v3/libx.so.1", library("libx.so.1")),
+        ("opt/lib/glibc-hwcaps/x86-64-v4/libx.so.1", library("libx.so.1")),
     )
     files[LOADER.lstrip("/")] += HWCAPS
     host = json.loads(Path(gallery.path("runfile-a10x2")).read_text())
@@ -307,11 +313,18 @@ def test_the_hosts_processor_decides_the_subdirectories(
     path = bundle(tmp_path / "b", files, "LD_LIBRARY_PATH=/opt/lib")
     _, (proof,) = run_prove(capsys, "libx.so.1", "--bundle", path, host=str(tmp_path / "h.json"))
     assert proof["objects"]["path"] == f"/{place}/libx.so.1"
-    fact = (
-        "whether the host's processor has level x86-64-v3; if it has, "
-        "/opt/lib/glibc-hwcaps/x86-64-v3/libx.so.1 is loaded"
-    )
-    assert (proof["verdict"], proof["unknown"]) == (("yes", []) if level else ("unknown", [fact]))
+    place = "/opt/lib/glibc-hwcaps"
+    facts = [
+        (
+            "whether the host's processor has level x86-64-v4; if it has, "
+            f"{place}/x86-64-v4/libx.so.1 is loaded"
+        ),
+        (
+            "whether the host's processor has level x86-64-v3, as servers have; if not, "
+            f"{place}/x86-64-v3/libx.so.1 is not loaded"
+        ),
+    ]
+    assert (proof["verdict"], proof["unknown"]) == (("yes", []) if level else ("unknown", facts))
 
 
 def test_an_unrecorded_processor_has_the_level_of_all_servers(

@@ -412,6 +412,9 @@ def compat_libraries(patient: Patient) -> Iterator[Diagnosis]:
         versions = []
     if not versions:
         raise NotChecked("the image has no /usr/local/cuda/compat libraries")
+    proof = patient.proof("libcuda.so.1")
+    if proof.verdict != "no" and not proof.final.is_compat:
+        return  # the container's program loads none of them
     if "/usr/local/cuda/compat" not in patient.container.spec.env.get("LD_LIBRARY_PATH", ""):
         patient.check_gpus_known()
     report = patient.host.facts.report

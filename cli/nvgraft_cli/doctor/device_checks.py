@@ -71,6 +71,7 @@ def cgroup_not_found(patient: Patient) -> Iterator[Diagnosis]:
             "container's device rules; perhaps this is a container itself",
             "mount /sys/fs/cgroup, or set no-cgroups = true and pass the devices to the engine "
             "(docker --device)",
+            stops=True,
         )
 
 
@@ -89,6 +90,7 @@ def device_filter(patient: Patient) -> Iterator[Diagnosis]:
             "the kernel accepts device rules only from root in the initial user namespace: "
             "operation not permitted",
             _ROOTLESS,
+            stops=True,
         )
         return
     machine = _machine(patient, "what the kernel lets a hook change")
@@ -100,7 +102,10 @@ def device_filter(patient: Patient) -> Iterator[Diagnosis]:
         raise NotChecked(f"there is no device cgroup: {error}") from error
     if version == 2 and machine.filter_error:
         yield Diagnosis(
-            f"failed to add device rules: {machine.filter_error}", _cause(machine), _fix(patient)
+            f"failed to add device rules: {machine.filter_error}",
+            _cause(machine),
+            _fix(patient),
+            stops=True,
         )
     elif version == 2 and machine.denied:
         yield Diagnosis(
@@ -116,12 +121,14 @@ def device_filter(patient: Patient) -> Iterator[Diagnosis]:
             f"failed to add device rules: {operation}: operation not permitted",
             _cause(machine),
             _fix(patient),
+            stops=True,
         )
     elif version == 1 and "ro" in mount.options.split(","):
         yield Diagnosis(
             f"failed to add device rules: {mount.point}: devices.allow: read-only file system",
             "cgroup v1 is mounted read-only here, as engines mount it in their containers",
             _fix(patient),
+            stops=True,
         )
     elif machine.uid != 0:
         raise NotChecked("only root can find out what the kernel lets a hook change: run as root")
@@ -177,6 +184,8 @@ def device_rules_lost(patient: Patient) -> Iterator[Diagnosis]:
             "with no-cgroups the hook does not allow them in the container's device cgroup: the "
             "nodes exist, but opening them is forbidden",
             "set no-cgroups = false, or pass the devices to the engine (docker --device)",
+            sentence="CUDA finds no GPU because the container may not open the device nodes "
+            "(no-cgroups = true)",
         )
     elif isinstance(path, str) and _SYSTEMD.fullmatch(path) and not rootless:
         yield Diagnosis(
@@ -213,6 +222,7 @@ def device_permissions(patient: Patient) -> Iterator[Diagnosis]:
             "owner and mode of the host's device nodes also apply in the container",
             f"add group {node.gid} to the process (docker --group-add {node.gid}), or set "
             "NVreg_DeviceFileMode=0666 for the nvidia module",
+            sentence=f"CUDA finds no GPU because the container's user may not open {action.source}",
         )
         break
     label = patient.member("process", "selinuxLabel")
@@ -247,6 +257,7 @@ def rootless(patient: Patient) -> Iterator[Diagnosis]:
             "this is a container without that capability, so a hook that an engine starts here "
             "lacks it too",
             "start the engine on the node itself, or in a privileged container",
+            stops=True,
         )
     sizes = [mapping.get("size") for mapping in patient.objects("linux", "uidMappings")]
     if sizes == [1] and not patient.host.config.cli_no_cgroups:
@@ -255,4 +266,5 @@ def rootless(patient: Patient) -> Iterator[Diagnosis]:
             "no-cgroups is not set",
             "an ordinary user can neither write device rules nor change groups",
             f"{_ROOTLESS}; give the user ranges in /etc/subuid and /etc/subgid",
+            stops=True,
         )

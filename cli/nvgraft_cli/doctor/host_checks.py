@@ -165,6 +165,7 @@ def driver_not_loaded(patient: Patient) -> Iterator[Diagnosis]:
             "NVML reports no GPU",
             "the driver is loaded, but no GPU works",
             "look for the cause: nvidia-smi -L; dmesg | grep -i xid",
+            sentence="CUDA finds no GPU because NVML reports none",
         )
 
 
@@ -401,6 +402,7 @@ def _not_hooked(patient: Patient) -> Iterator[Diagnosis]:
             "do not match this container",
             "run nvgraft register podman; check that podman --hooks-dir names the directory; where "
             "SELinux denies access, use --security-opt label=disable",
+            sentence="it gets no GPU because podman put no hook into config.json",
         )
 
 

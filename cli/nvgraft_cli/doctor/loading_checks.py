@@ -28,6 +28,11 @@ def _prove_cuda(patient: Patient) -> Proof:
     return patient.proof("libcuda.so.1")
 
 
+def _opened(patient: Patient) -> Iterator[str]:
+    """Return the SONAMEs that programs open with the capabilities of the container."""
+    return opened_libraries(patient.injected.request.capabilities)
+
+
 def _check_no_other_failure(proof: Proof) -> None:
     """Give up the calling check if libcuda.so.1 fails to load for a reason of another check.
 
@@ -44,8 +49,14 @@ def loader_missing(patient: Patient) -> Iterator[Diagnosis]:
 
     Reported in NVIDIA/nvidia-container-toolkit#243, #128; NVIDIA/nvidia-docker#809.
     """
+    broken = [name for name in _opened(patient) if _of_no_loader(patient.proof(name))]
+    libraries = f"{', '.join(broken)} {'does' if len(broken) == 1 else 'do'} not load"
     if all(bind.target != _SMI for bind in patient.binds()):
-        raise NotChecked("nvidia-smi is not mounted")
+        if not broken:
+            raise NotChecked("nvidia-smi is not mounted")
+        proof = patient.proof(broken[0])
+        yield _needs_glibc(f"{libraries}: {proof.load.failures[0].words}", proof)
+        return
     proof = patient.proof(_SMI)
     failure = next(iter(proof.load.failures), None)
     if failure is None or failure.name != proof.loader:
@@ -63,8 +74,18 @@ def loader_missing(patient: Patient) -> Iterator[Diagnosis]:
             "warning",
         )
         return
+    yield _needs_glibc(message + (f"; {libraries} either" if broken else ""), proof)
+
+
+def _of_no_loader(proof: Proof) -> bool:
+    """Tell whether a library does not load because the image has no loader of glibc."""
+    failures = proof.load.failures
+    return bool(failures) and ("ld-musl" in proof.loader or failures[0].name == proof.loader)
+
+
+def _needs_glibc(message: str, proof: Proof) -> Diagnosis:
     musl = next((note for note in proof.notes if "musl" in note), "")
-    yield Diagnosis(
+    return Diagnosis(
         message + (f"; {musl}" if musl else ""),
         "the driver's programs and libraries are built for glibc",
         "use an image with glibc (debian, ubuntu, ubi, distroless/cc)",
@@ -77,7 +98,7 @@ def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
     Reported in NVIDIA/nvidia-docker#1256, #1488, #1307 (a driver in the image); NVIDIA/warp#219,
     fboulnois/stable-diffusion-docker#23 (CUDA's stub).
     """
-    names = list(opened_libraries(patient.injected.request.capabilities))
+    names = list(_opened(patient))
     if "libcuda.so.1" in names:
         names.insert(1, "libcuda.so")
     reported = set()
@@ -104,7 +125,7 @@ def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
 def _unloadable(name: str, proof: Proof, patient: Patient) -> Iterator[Diagnosis]:
     """Report a file of the image at which the loader stops, or that it lacks."""
     failure = proof.load.failures[0]
-    if failure.name == proof.loader:
+    if _of_no_loader(proof):
         return  # loader-missing reports it
     if failure.name != name:
         if _NOT_FOUND in failure.words:
@@ -165,25 +186,26 @@ def library_path(patient: Patient) -> Iterator[Diagnosis]:
     Reported in NVIDIA/nvidia-container-toolkit#128, #944. Nix and distroless images have such a
     loader.
     """
-    proof = _prove_cuda(patient)
-    failure = next(
-        (
-            failure
-            for failure in proof.load.failures
-            if failure.name == "libcuda.so.1" and _NOT_FOUND in failure.words
-        ),
-        None,
-    )
-    if failure is None:
-        _check_no_other_failure(proof)
+    mounted = {library.soname for library in patient.mounted_libraries}
+    proofs = {name: patient.proof(name) for name in _opened(patient) if name in mounted}
+    missing = {
+        name: failure
+        for name, proof in proofs.items()
+        for failure in proof.load.failures
+        if failure.name == name and _NOT_FOUND in failure.words and not _of_no_loader(proof)
+    }
+    if not missing:
+        _check_no_other_failure(_prove_cuda(patient))
+        return
+    seen = f"{', '.join(missing)}: cannot open shared object file"
+    if next(iter(proofs.values())).loader in _LOADERS_32:
+        yield _lacks_compat32(seen, patient)
         return
     libs_dir = patient.injected.target.libs_dir
-    if proof.loader in _LOADERS_32:
-        yield _lacks_compat32(failure.words, patient)
-        return
-    searched = ", ".join(dict.fromkeys(path.rpartition("/")[0] for path, _ in failure.tried))
+    tried = next(iter(missing.values())).tried
+    searched = ", ".join(dict.fromkeys(path.rpartition("/")[0] for path, _ in tried))
     yield Diagnosis(
-        f"libcuda.so.1: cannot open shared object file: it is mounted in {libs_dir}, and the "
+        f"{seen}: {'it is' if len(missing) == 1 else 'they are'} mounted in {libs_dir}, and the "
         f"loader searches {searched}",
         "the image's loader was built for other directories, and does not read /etc/ld.so.cache",
         f"set LD_LIBRARY_PATH={libs_dir} in the container's environment",
@@ -193,11 +215,14 @@ def library_path(patient: Patient) -> Iterator[Diagnosis]:
 def soname_links_missing(patient: Patient) -> Iterator[Diagnosis]:
     """Look for ``soname-links-missing``: libraries are mounted, but no SONAME link leads to them.
 
+    Where a program opens such a library, ``library-shadowed`` says which file it gets.
+
     Reported in NVIDIA/nvidia-docker#1399, #1301; NVIDIA/nvidia-container-toolkit#1099, #944;
     kata-containers/kata-containers#12582.
     """
     tree = patient.planned
     links = {path for path, _ in patient.injected.links}
+    reported = [name for name in _opened(patient) if patient.proof(name).exit_code]
     wrong = []  # (path of the SONAME link, name of the library that it should lead to)
     for bind in patient.binds():
         if ".so." not in bind.target or bind.kind != "file":
@@ -208,7 +233,7 @@ def soname_links_missing(patient: Patient) -> Iterator[Diagnosis]:
             continue
         directory, _, name = bind.target.rpartition("/")
         link = f"{directory}/{facts.soname}"
-        if facts.soname in {None, name} or link in links:
+        if facts.soname in {None, name, *reported} or link in links:
             continue
         try:
             leads_to = tree.find(link)[0]

@@ -11,7 +11,14 @@ from nvgraft.formats.ldcache_entries import CacheEntry, parse
 from nvgraft.formats.tree import Node, PathError, Tree
 from nvgraft.host.places import open_driver_root
 from nvgraft.host.snapshot import SnapshotTree
-from nvgraft.plan.actions import AllowDevice, Bind, Injection, Plan
+from nvgraft.plan.actions import (
+    AllowDevice,
+    Bind,
+    Injection,
+    MountedLibrary,
+    Plan,
+    UpdateLoaderCache,
+)
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planned_tree import PlannedTree
@@ -30,6 +37,7 @@ class Diagnosis:
     """One problem: what was seen, its cause, and how to fix it.
 
     :ivar sentence: how CUDA fails because of it in a container that starts; "" if it does not.
+    :ivar stops: whether the container does not start because of it.
     """
 
     message: str
@@ -37,6 +45,7 @@ class Diagnosis:
     fix: str
     level: str = "error"
     sentence: str = ""
+    stops: bool = False
 
 
 Check = Callable[["Patient"], Iterator[Diagnosis]]
@@ -254,6 +263,16 @@ class Patient:
     def binds(self) -> list[Bind]:
         """Return the mounts of the plan."""
         return [action for action in self.injected.actions if isinstance(action, Bind)]
+
+    @property
+    def mounted_libraries(self) -> list[MountedLibrary]:
+        """The libraries of the driver that the plan mounts."""
+        return [
+            library
+            for action in self.injected.actions
+            if isinstance(action, UpdateLoaderCache)
+            for library in action.libraries
+        ]
 
     @property
     def rules(self) -> list[AllowDevice]:

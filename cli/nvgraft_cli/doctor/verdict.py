@@ -51,12 +51,16 @@ def container_verdict(patient: Patient, results: Collection[Result]) -> str:
         return f"This container does not start: {patient.refusal.text}."
     if not isinstance(patient.plan, Injection):
         return f"This container starts without a GPU: {patient.plan.reason}."
-    error = next(
-        (result.failure for result in results if "error" in result.levels and not result.of_host),
-        None,
+    findings = [(result, finding) for result in results for finding in result.findings]
+    if stopped := next((finding.message for _, finding in findings if finding.stops), ""):
+        return f"This container does not start: {stopped}."
+    errors = (
+        finding.message
+        for result, finding in findings
+        if finding.level == "error" and not result.of_host
     )
-    problem = _sentence(results) or (f"this is to be mended: {error.title}" if error else "")
-    return f"This container starts{_what_cuda_finds(patient, problem)}."
+    found = _what_cuda_finds(patient, _sentence(results), next(errors, ""))
+    return f"This container starts{found}."
 
 
 def makes_container_bad(patient: Patient, results: Collection[Result]) -> bool:
@@ -78,10 +82,11 @@ def _sentence(results: Collection[Result]) -> str:
     )
 
 
-def _what_cuda_finds(patient: Patient, problem: str) -> str:
+def _what_cuda_finds(patient: Patient, failure: str, other: str) -> str:
     """Return the rest of the sentence about a container that gets driver files.
 
-    :param problem: what a check says of a container in which the host's libcuda loads, or "".
+    :param failure: how CUDA fails although the host's libcuda loads, or "".
+    :param other: what is wrong beside CUDA, or "".
     """
     gpus = len({bind.rdev for bind in patient.binds() if _GPU_NODE.fullmatch(bind.target)})
     known = patient.host.gpus_known or not patient.injected.request.devices
@@ -96,10 +101,12 @@ def _what_cuda_finds(patient: Patient, problem: str) -> str:
         return f", and CUDA does not load: {proof.load.failures[0].words}"
     if proof.final.foreign:
         return f", and its programs load {proof.final.path} of the image: {proof.final.consequence}"
-    if problem:
-        return f", and {problem}"
+    if failure:
+        return f", and {failure}"
     driver = patient.injected.host.driver_version
-    if not known:
-        return f", and CUDA loads (driver {driver}); which GPUs it finds is not known"
-    noun = "GPU" if gpus == 1 else "GPUs"
-    return f", and CUDA finds {gpus} {noun} (driver {driver})"
+    if known:
+        noun = "GPU" if gpus == 1 else "GPUs"
+        words = f", and CUDA finds {gpus} {noun} (driver {driver})"
+    else:
+        words = f", and CUDA loads (driver {driver}); which GPUs it finds is not known"
+    return f"{words}; to be mended: {other}" if other else words

@@ -1,32 +1,46 @@
-"""Tell which files the container's process may read: a loader passes over the others."""
+"""Tell which files the container's process may read, and whether a program gives it more rights.
 
+A loader passes over a file that it may not read, and trusts no variable with more rights.
+"""
+
+import os
 import posixpath
-from collections.abc import Collection
+from collections.abc import Sequence
 
-from nvgraft.formats.tree import Node, PathError
+from nvgraft.formats.tree import LiveTree, Node, PathError, Tree
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.layered_tree import LayeredTree
 from nvgraft_cli.case.planned_tree import PlannedTree
 
 _READ, _SEARCH = 4, 1
+_SET_UID, _SET_GID = 0o4000, 0o2010  # a set-group-ID bit counts with the group's right to execute
+_FILE_CAPABILITIES = "security.capability"
 _CAPABILITIES = {"CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH"}
 
 
 class Access:
     """The rights of one process in one container.
 
-    :param groups: its gid and additional gids.
+    :param groups: its gid, then additional gids.
     :param everything: it may read all files: it has CAP_DAC_OVERRIDE or CAP_DAC_READ_SEARCH, or it
         is in a user namespace, where the owners of files are not known.
+    :param gains: whether a program may give it more rights; not with no_new_privs.
     """
 
     def __init__(
-        self, tree: PlannedTree, uid: int, groups: Collection[int], *, everything: bool
+        self,
+        tree: PlannedTree,
+        uid: int,
+        groups: Sequence[int],
+        *,
+        everything: bool,
+        gains: bool,
     ) -> None:
         self._tree = tree
         self._uid = uid
         self._groups = groups
         self._everything = everything
+        self._gains = gains
         self._searchable: dict[str, bool] = {"/": True}
 
     def may_read(self, path: str) -> bool:
@@ -34,6 +48,20 @@ class Access:
         return self._everything or (
             self._may_search(posixpath.dirname(path)) and self._has(path, _READ)
         )
+
+    def gains_rights(self, path: str) -> bool:
+        """Tell whether the program at a resolved ``path`` gives its process more rights.
+
+        The kernel then sets AT_SECURE (execve(2)). File capabilities are known of directories only.
+        """
+        node = self._node(path)
+        if not self._gains or node is None:
+            return False
+        if node.mode & _SET_UID and node.uid != self._uid:
+            return True
+        if node.mode & _SET_GID == _SET_GID and node.gid not in self._groups[:1]:
+            return True
+        return self._uid != 0 and self._has_capabilities(path)
 
     def _may_search(self, directory: str) -> bool:
         if directory not in self._searchable:
@@ -61,6 +89,24 @@ class Access:
         except (OSError, PathError):
             return None
 
+    def _has_capabilities(self, path: str) -> bool:
+        """Tell whether a file of a directory has file capabilities; an archive does not tell."""
+        below: Tree = self._tree
+        try:
+            while isinstance(below, LayeredTree):
+                below, path = below.side(path)
+            if not isinstance(below, LiveTree):
+                return False
+            fd = below.open(path)
+        except (OSError, PathError):
+            return False
+        try:
+            return _FILE_CAPABILITIES in os.listxattr(fd)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+
 
 def access_of(container: ContainerSide, tree: PlannedTree) -> Access:
     """Return the rights of the process that config.json names.
@@ -71,4 +117,10 @@ def access_of(container: ContainerSide, tree: PlannedTree) -> Access:
     effective = container.member("process", "capabilities", "effective")
     may_all = isinstance(effective, list) and any(name in _CAPABILITIES for name in effective)
     in_namespace = bool(container.member("linux", "uidMappings"))
-    return Access(tree, uid, groups, everything=may_all or in_namespace)
+    return Access(
+        tree,
+        uid,
+        groups,
+        everything=may_all or in_namespace,
+        gains=container.member("process", "noNewPrivileges") is not True,
+    )

@@ -15,18 +15,20 @@ from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.access import access_of
 from nvgraft_cli.prove.final_file import NO_FILE, FinalFile, LoadedFrom, final_file
 from nvgraft_cli.prove.loading import NOT_FOUND, Failure, Load, Object, load
+from nvgraft_cli.prove.program import StartedProgram, named_program, started_program
 from nvgraft_cli.prove.search import (
     Loader,
     Requester,
     Searcher,
-    count_paths,
     default_loader,
     read_loader,
     read_static_loader,
 )
+from nvgraft_cli.prove.volumes import volumes_of
 from nvgraft_cli.shell.errors import InputError
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: Variables that a loader ignores in a program that gains rights (ld.so(8), secure execution).
+_UNSAFE = {"LD_LIBRARY_PATH", "LD_PRELOAD"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,31 +230,42 @@ def prove(
             side = LoadedFrom.HOST if static.from_host else LoadedFrom.IMAGE
             final = FinalFile(side, file, static.how)
             return Proof(what, "yes", "", "none: it is statically linked", Load(static), (), final)
+    requester: Requester | None = None
+    started = StartedProgram("", dict(container.spec.env))
     if facts is not None and facts.interp is not None:
-        requester, opened_by = _requester(what, tree, facts), ""
-    elif "/" in what and facts is None:
-        requester, opened_by = None, ""
-    else:
-        requester = _opening_program(program, tree, container, notes)
-        opened_by = "" if requester is None else requester.path
+        requester = _requester(what, tree, facts)
+    elif "/" not in what or facts is not None:
+        requester, started = _opening_program(program, tree, container, notes)
+    opened_by = "" if requester is None or requester.path == what else requester.path
     first = facts if requester is None else requester.facts
     machine, bits = _machine(plan) if first is None else (first.machine, first.bits)
-    path = first.interp if first is not None and first.interp else default_loader(machine, bits)
+    path = started.loader or (
+        first.interp if first is not None and first.interp else default_loader(machine, bits)
+    )
     static_loader = _static_loader(tree, requester)
     try:
         loader = static_loader or read_loader(tree, path, machine, bits)
     except OSError as error:
         return _without_loader(what, path, opened_by, error, tree, notes)
+    environment = started.environment
+    access = access_of(container, tree)
+    if requester is not None and access.gains_rights(tree.resolve(requester.path)):
+        environment = {name: environment[name] for name in environment if name not in _UNSAFE}
+        notes.append(
+            f"{requester.path} runs with more rights than its user has: the loader ignores "
+            "LD_LIBRARY_PATH and LD_PRELOAD"
+        )
     searcher = Searcher(
         tree,
         loader,
         machine,
         bits,
         requester,
-        container.spec.env,
+        environment,
         container.working_directory,
         isa_level,
-        access_of(container, tree),
+        access,
+        volumes_of(container, tree),
     )
     outcome = load(what, tree, searcher, requester)
     notes.extend(outcome.ignored)
@@ -324,71 +337,39 @@ def _machine(plan: Plan) -> tuple[str, int]:
 
 def _opening_program(
     program: str | None, tree: PlannedTree, container: ContainerSide, notes: list[str]
-) -> Requester | None:
-    """Return the program that opens the library, or None if it is not known.
+) -> tuple[Requester | None, StartedProgram]:
+    """Return the program that opens the library, as requester or None if it is not known.
 
-    It is ``program``, or else the program that the container starts; a script's is its interpreter.
+    It is ``program``, or else the program that the container runs.
+
+    :raises InputError: ``program`` is not in the container.
     """
-    path = program or _container_program(tree, container)
-    for _ in range(4):
-        if path is None:
-            notes.append(
-                "the container's own program was not found: a program without RPATH is assumed"
-            )
-            return None
-        try:
-            resolved = tree.resolve(path)
-            facts = read_dynamic(tree, resolved)
-        except BadElf:
-            path = _interpreter(tree, path)
-            continue
-        except (OSError, PathError) as error:
-            if program is not None:
-                raise InputError(
-                    f"{program}: {_words(error)} | pass --program the path of a program in the "
-                    "container"
-                ) from error
-            path = None
-            continue
-        if facts.interp is None and read_static_loader(tree, resolved) is None:
-            notes.append(
-                f"{path} is statically linked and cannot load libraries: a dynamic program without "
-                "RPATH is assumed"
-            )
-            return None
-        return _requester(path, tree, facts)
-    return None
-
-
-def _interpreter(tree: PlannedTree, path: str) -> str | None:
-    """Return the program that a script names in its first line, behind env if it names that."""
+    started = (
+        started_program(tree, container)
+        if program is None
+        else named_program(program, tree, container)
+    )
+    if started.starters:
+        notes.append(f"the container starts it through {', '.join(started.starters)}")
     try:
-        line = tree.read(tree.resolve(path), 1 << 20).split(b"\n", 1)[0]
-    except (OSError, PathError):
-        return None
-    if not line.startswith(b"#!"):
-        return None
-    words = line[2:].decode("utf-8", "surrogateescape").split()
-    if words and posixpath.basename(words[0]) == "env":
-        return _in_path(tree, words[-1], _PATH)
-    return words[0] if words else None
-
-
-def _container_program(tree: PlannedTree, container: ContainerSide) -> str | None:
-    arguments = container.arguments
-    if not arguments:
-        return None
-    name = arguments[0]
-    return name if "/" in name else _in_path(tree, name, container.spec.env.get("PATH", _PATH))
-
-
-def _in_path(tree: PlannedTree, name: str, path: str) -> str | None:
-    count_paths(tree, "PATH", path)
-    for directory in path.split(":"):
-        try:
-            candidate = posixpath.join("/", directory, name)
-            if tree.find(candidate)[1] is not None:
-                return candidate
-        except (PathError, OSError):
-            continue
-    return None
+        if not started.path:
+            raise FileNotFoundError
+        resolved = tree.resolve(started.path)
+        facts = read_dynamic(tree, resolved)
+    except (BadElf, OSError, PathError) as error:
+        if program is not None:
+            raise InputError(
+                f"{program}: {_words(error)} | pass --program the path of a program in the "
+                "container"
+            ) from error
+        notes.append(
+            "the container's own program was not found: a program without RPATH is assumed"
+        )
+        return None, started
+    if facts.interp is None and read_static_loader(tree, resolved) is None:
+        notes.append(
+            f"{started.path} is statically linked and cannot load libraries: a dynamic program "
+            "without RPATH is assumed"
+        )
+        return None, started
+    return _requester(started.path, tree, facts), started

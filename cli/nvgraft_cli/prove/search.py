@@ -18,6 +18,7 @@ from nvgraft_cli.case.dynamic import BadElf, Dynamic, SearchPaths, read_dynamic
 from nvgraft_cli.case.planned_cache import CACHE, image_cache
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.access import Access
+from nvgraft_cli.prove.volumes import Volumes
 from nvgraft_cli.shell import logs
 
 #: Bytes of a loader; glibc's has about 250 KiB.
@@ -31,8 +32,10 @@ _STATIC_LIMIT = 32 << 20
 _TEXT_LIMIT = 64 << 10
 #: glibc's list of libraries to preload.
 _PRELOAD_LIST = "/etc/ld.so.preload"
-#: The level of an x86-64 processor whose level is not recorded: servers have had it since 2009.
-_USUAL_LEVEL = "x86-64-v2"
+#: The level of an x86-64 processor whose level is not recorded: servers have had it since 2014.
+_USUAL_LEVEL = "x86-64-v3"
+#: The least level of servers that drivers of today run on; it is not worth a remark.
+_SURE_LEVEL = "x86-64-v2"
 
 _GLIBC_LOADERS = {
     ("EM_X86_64", 64): "/lib64/ld-linux-x86-64.so.2",
@@ -63,6 +66,10 @@ _MULTIARCH = {
 _SYSTEM_DIRECTORIES = re.compile(rb"(?<![\x21-\x7e])(?:/[\x21-\x7e]*/\0){2,}")
 #: Subdirectories of glibc-hwcaps that a loader (2.33 and later, on x86-64) knows, best first.
 _HWCAPS = re.compile(rb"\0((?:x86-64-v[2-9]:?)+)\0")
+#: Subdirectories of every x86-64 processor in which a loader before 2.37 searches. What it has for
+#: some of them only (haswell, avx512_1) has been out of use since glibc-hwcaps (2.33).
+_OLDER = ("tls/x86_64/x86_64", "tls/x86_64", "tls", "x86_64/x86_64", "x86_64")
+_OLDER_LOADER = b"\0tls\0"
 #: Flags of a cache row without a libc: ldconfig writes them for a 32-bit library that needs no
 #: libc. Every loader takes such a row if there is no better one.
 _ELF = 1
@@ -84,6 +91,7 @@ class Loader:
     :ivar directories: the directories built into it; none where they are not known.
     :ivar cache: the path of its cache; "" if it reads none, None if it is not known.
     :ivar hwcaps: names of glibc-hwcaps subdirectories that it knows, best first.
+    :ivar older: subdirectories for processors in which glibc before 2.37 searches, in its order.
     """
 
     path: str
@@ -91,6 +99,7 @@ class Loader:
     directories: tuple[str, ...]
     cache: str | None
     hwcaps: tuple[str, ...] = ()
+    older: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +149,11 @@ def read_loader(tree: PlannedTree, path: str, machine: str, bits: int) -> Loader
         raise FileNotFoundError(2, "no such file or directory", path)
     if "ld-musl" in posixpath.basename(path):
         return Loader(path, True, ("/lib", "/usr/local/lib", "/usr/lib"), "")
-    directories, cache, hwcaps = built_in(tree.read(resolved, _LOADER_LIMIT))
-    return Loader(
-        path, False, directories or _usual_directories(tree, machine, bits), cache, hwcaps
-    )
+    data = tree.read(resolved, _LOADER_LIMIT)
+    directories, cache, hwcaps = built_in(data)
+    older = _OLDER if bits == 64 and _OLDER_LOADER in data else ()
+    directories = directories or _usual_directories(tree, machine, bits)
+    return Loader(path, False, directories, cache, hwcaps, older)
 
 
 def read_static_loader(tree: PlannedTree, path: str) -> Loader | None:
@@ -194,6 +204,7 @@ class Searcher:
     :param directory: the working directory, to which relative paths are relative.
     :param isa_level: the level of the host's processor; None if it is not known.
     :param access: the files that the container's process may read.
+    :param volumes: what is mounted over the image's files.
 
     :ivar tried: the paths that the last search did not take, in order, each with the reason.
     :ivar undecided: whether the last search may find the library by a fact in ``unknown``.
@@ -211,8 +222,10 @@ class Searcher:
         directory: str,
         isa_level: str | None,
         access: Access,
+        volumes: Volumes,
     ) -> None:
         self._tree = tree
+        self._volumes = volumes
         self._access = access
         self._machine = machine
         self._bits = bits
@@ -233,6 +246,9 @@ class Searcher:
         # Subdirectories that the host's processor may or may not support.
         self._undecided_hwcaps = (
             tuple(name for name in loader.hwcaps if name > level) if isa_level is None else ()
+        )
+        self._assumed_hwcaps = (
+            {name for name in self._hwcaps if name > _SURE_LEVEL} if isa_level is None else set()
         )
         self._level = int(level.removeprefix("x86-64-v")) - 1
         self._directories = _musl_directories(tree, loader) if loader.musl else loader.directories
@@ -265,7 +281,12 @@ class Searcher:
             if name:
                 yield name, "LD_PRELOAD"
         resolved = None if self.loader.musl else _resolved(self._tree, _PRELOAD_LIST)
-        if resolved is None:
+        volume = self._volumes.over(resolved or _PRELOAD_LIST)
+        if not self.loader.musl and volume is not None:
+            if not volume.empty:
+                self.unknown.append(f"which libraries {_PRELOAD_LIST} names, on a volume")
+            return
+        if resolved is None or not self._access.may_read(resolved):
             return
         try:
             text = self._tree.read(resolved, _TEXT_LIMIT).decode("utf-8", "surrogateescape")
@@ -306,7 +327,7 @@ class Searcher:
         """
         count_paths(self._tree, path, path)
         resolved = self._resolved(path)
-        if resolved is None:
+        if self._hidden(path, resolved) or resolved is None:
             self.tried.append((path, "does not exist"))
             return None, 0
         node = self._tree.lstat(resolved)
@@ -328,6 +349,17 @@ class Searcher:
             self.tried.append((path, reason))
             return None, facts.bits if facts.bits != self._bits else 0
         return Located(path, resolved, how), 0
+
+    def _hidden(self, path: str, resolved: str | None) -> bool:
+        """Tell whether a volume covers a path. What a volume with files has there is not known."""
+        place = resolved or posixpath.normpath(posixpath.join(self.directory, path))
+        volume = None if self._tree.from_host(place) else self._volumes.over(place)
+        if volume is None:
+            return False
+        fact = f"which libraries the volume {volume.path} has, which comes first in the search"
+        if not volume.empty and fact not in self.unknown:
+            self.unknown.append(fact)
+        return True
 
     def _resolved(self, path: str) -> str | None:
         return _resolved(self._tree, posixpath.join(self.directory, path))
@@ -359,19 +391,34 @@ class Searcher:
 
     def _in_directory(self, directory: str, name: str, how: str) -> Iterator[tuple[str, str]]:
         """Yield the paths to try in a directory, first those in glibc-hwcaps subdirectories."""
-        for level in self._hwcaps:
-            subdirectory = posixpath.join(directory, "glibc-hwcaps", level)
-            if self._resolved(subdirectory) is not None:
-                yield posixpath.join(subdirectory, name), _for_level(how, level)
         for level in self._undecided_hwcaps:
             path = posixpath.join(directory, "glibc-hwcaps", level, name)
             if self._resolved(path) is not None:
                 self._not_recorded(path, level)
+        for level in self._hwcaps:
+            subdirectory = posixpath.join(directory, "glibc-hwcaps", level)
+            if self._resolved(subdirectory) is not None:
+                path = posixpath.join(subdirectory, name)
+                if self._resolved(path) is not None:
+                    self._assumed(path, level)
+                yield path, _for_level(how, level)
+        for subdirectory in self.loader.older:
+            path = posixpath.join(directory, subdirectory, name)
+            if self._resolved(path) is not None:
+                yield path, f"{how}, in a subdirectory for processors"
         yield posixpath.join(directory, name), how
 
     def _not_recorded(self, path: str, level: str) -> None:
         fact = f"whether the host's processor has level {level}; if it has, {path} is loaded"
         if fact not in self.unknown:
+            self.unknown.append(fact)
+
+    def _assumed(self, path: str, level: str) -> None:
+        fact = (
+            f"whether the host's processor has level {level}, as servers have; if not, {path} is "
+            "not loaded"
+        )
+        if level in self._assumed_hwcaps and fact not in self.unknown:
             self.unknown.append(fact)
 
     def _first_directories(self, chain: list[Requester]) -> Iterator[tuple[str, str]]:
@@ -466,6 +513,7 @@ class Searcher:
         for level in self._hwcaps:
             for row in by_level.get(level, ()):
                 if row.isa_level <= self._level:
+                    self._assumed(_path_of(row), level)
                     return _path_of(row), _for_level(CACHED, level)
         plain.sort(key=lambda row: row.flags == _ELF)
         return (_path_of(plain[0]), CACHED) if plain else None

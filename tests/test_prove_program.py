@@ -1,0 +1,166 @@
+"""Which program ``nvgraft prove`` takes for the container's own, its variables, rights and
+volumes.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvgraft_cli.simulate.stubs import executable
+from test_prove import LOADER, X86, Captured, bundle, image, library, run_prove
+
+ELF = executable(X86, "x", ["libc.so.6"], None, LOADER)
+STARTERS = ("env", "tini", "sh", "timeout", "gosu", "nice")
+OTHER = {"opt/x/libcuda.so.1": library("libcuda.so.1")}
+ENTRYPOINT = b'#!/bin/sh\nset -e\nif [ "$1" = x ]; then\n  exit 1\nfi\nexec "$@"\n'
+
+
+def made(place: Path, *env: str, **process: Any) -> str:
+    """Return a bundle with programs that start others, and with these members of ``process``."""
+    files = image(*OTHER.items(), *((f"usr/bin/{name}", ELF) for name in STARTERS))
+    files |= {"entry.sh": ENTRYPOINT, "start.sh": b"#!/usr/bin/sh\nrun() { app; }\nrun\n"}
+    files |= {"run.py": b"#!/usr/bin/env -S nice -n 1 app\n", "opt/app/bin/own": ELF}
+    path = bundle(place, files, *env)
+    config = json.loads(Path(path, "config.json").read_text())
+    config["process"] |= process
+    Path(path, "config.json").write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("args", "program"),
+    [
+        (["app"], "/usr/bin/app"),
+        (["tini", "-g", "-p", "SIGTERM", "--", "app", "-x"], "/usr/bin/app"),
+        (["env", "-u", "HOME", "A=1", "app"], "/usr/bin/app"),
+        (["env"], "/usr/bin/env"),
+        (["timeout", "-s", "KILL", "5", "app"], "/usr/bin/app"),
+        (["gosu", "user", "nice", "app"], "/usr/bin/app"),
+        (["sh", "-c", 'exec app --all "$@"', "sh"], "/usr/bin/app"),
+        (["sh", "-ec", "A=1 tini app"], "/usr/bin/app"),
+        (["sh", "-c", "cd /work && app"], "/usr/bin/sh"),
+        (["sh", "-c", "$PROGRAM"], "/usr/bin/sh"),
+        (["sh", "-c"], "/usr/bin/sh"),
+        (["sh"], "/usr/bin/sh"),
+        (["/entry.sh", "app"], "/usr/bin/app"),
+        (["/entry.sh"], "/bin/sh"),
+        (["/start.sh", "app"], "/usr/bin/sh"),
+        (["/run.py"], "/usr/bin/app"),
+        (["./bin/own"], "/opt/app/bin/own"),
+        ([LOADER, "--argv0", "x", "/usr/bin/app"], "/usr/bin/app"),
+    ],
+)
+def test_the_program_that_the_container_runs(
+    args: list[str], program: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """Programs that become their argument are passed over; a shell that runs more than one command
+    is the program itself.
+    """
+    path = made(tmp_path / "b", args=args, cwd="/opt/app")
+    (tmp_path / "b/rootfs/bin").symlink_to("usr/bin")
+    _, (proof,) = run_prove(capsys, "--bundle", path)
+    assert proof["program"] == program
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "others"),
+    [
+        (["env", "LD_LIBRARY_PATH=/opt/x", "app"], [], True),
+        (["env", "-i", "/usr/bin/app"], ["LD_LIBRARY_PATH=/opt/x"], False),
+        (["env", "-u", "LD_LIBRARY_PATH", "app"], ["LD_LIBRARY_PATH=/opt/x"], False),
+        (["sh", "-c", "LD_LIBRARY_PATH=/opt/x exec app"], [], True),
+        ([LOADER, "--library-path", "/opt/x", "/usr/bin/app"], [], True),
+        ([LOADER, "--library-path=/none", "/usr/bin/app"], ["LD_LIBRARY_PATH=/opt/x"], False),
+        ([LOADER, "--preload", "/opt/x/libcuda.so.1", "/usr/bin/app"], [], True),
+    ],
+)
+def test_what_starts_a_program_gives_it_variables(
+    args: list[str], env: list[str], others: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """Variables on the way count, and options of a loader in their place."""
+    path = made(tmp_path / "b", *env, args=args)
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert code == (4 if others else 0)
+    assert (proof["file"]["path"] == "/opt/x/libcuda.so.1") is others
+    assert f"the container starts it through {Path(args[0]).name}" in proof["notes"]
+
+
+@pytest.mark.parametrize("no_new_privileges", [False, True])
+@pytest.mark.parametrize("mode", [0o4755, 0o2755, 0o755])
+def test_a_program_with_more_rights_ignores_variables(
+    mode: int, no_new_privileges: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """A loader ignores LD_LIBRARY_PATH where the set-user-ID or set-group-ID bit has an effect."""
+    user = {"uid": os.getuid() + 1, "gid": os.getgid() + 1}
+    path = made(
+        tmp_path / "b",
+        "LD_LIBRARY_PATH=/opt/x",
+        user=user,
+        capabilities={},
+        noNewPrivileges=no_new_privileges,
+    )
+    (tmp_path / "b/rootfs/usr/bin/app").chmod(mode)
+    code, _ = run_prove(capsys, "--bundle", path)
+    assert code == (4 if no_new_privileges or mode == 0o755 else 0)
+
+
+def test_a_list_of_libraries_that_the_user_may_not_read(tmp_path: Path, capsys: Captured) -> None:
+    """The loader ignores /etc/ld.so.preload if the program's user may not read it."""
+    user = {"uid": os.getuid() + 1, "gid": os.getgid() + 1}
+    path = made(tmp_path / "b", user=user, capabilities={})
+    listed = tmp_path / "b/rootfs/etc/ld.so.preload"
+    listed.write_text("/opt/x/libcuda.so.1\n")
+    assert run_prove(capsys, "--bundle", path)[0] == 4
+    listed.chmod(0o600)
+    assert run_prove(capsys, "--bundle", path)[0] == 0
+
+
+def test_a_program_that_nobody_may_execute_is_passed_over(tmp_path: Path, capsys: Captured) -> None:
+    """A search in PATH takes the first file that can be executed."""
+    path = made(tmp_path / "b", "PATH=/opt/app/bin:/usr/bin", args=["own"])
+    root = tmp_path / "b/rootfs"
+    (root / "usr/bin/own").write_bytes(ELF)
+    assert run_prove(capsys, "--bundle", path)[1][0]["program"] == "/opt/app/bin/own"
+    (root / "usr/bin/own").chmod(0o755)
+    assert run_prove(capsys, "--bundle", path)[1][0]["program"] == "/usr/bin/own"
+
+
+def test_older_subdirectories_of_a_loader(tmp_path: Path, capsys: Captured) -> None:
+    """A loader before 2.37 searches tls and x86_64 below each directory, its file shows."""
+    files = image(("opt/x/tls/libcuda.so.1", library("libcuda.so.1")))
+    variable = "LD_LIBRARY_PATH=/opt/x"
+    assert run_prove(capsys, "--bundle", bundle(tmp_path / "new", files, variable))[0] == 0
+    files[LOADER.lstrip("/")] += b"\0tls\0"
+    code, (proof,) = run_prove(capsys, "--bundle", bundle(tmp_path / "old", files, variable))
+    assert (code, proof["file"]["path"]) == (4, "/opt/x/tls/libcuda.so.1")
+    assert proof["file"]["how"] == "LD_LIBRARY_PATH, in a subdirectory for processors"
+
+
+@pytest.mark.parametrize(
+    ("mount", "code", "unknown"),
+    [
+        ({"destination": "/opt/x", "type": "tmpfs"}, 0, False),
+        ({"destination": "/opt/link", "type": "tmpfs"}, 0, False),
+        ({"destination": "/opt", "type": "bind", "source": "/srv"}, 0, True),
+        ({"destination": "/opt/x/libcuda.so.1", "type": "bind", "source": "/srv/x"}, 0, True),
+        ({"destination": "/opt/xy", "type": "tmpfs"}, 4, False),
+        ({"destination": "/dev/shm", "type": "tmpfs"}, 4, False),
+    ],
+)
+def test_a_volume_covers_files_of_the_image(
+    mount: dict[str, str], code: int, unknown: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """A tmpfs hides the image's files. What another volume has is not known, and is said."""
+    path = made(tmp_path / "b", "LD_LIBRARY_PATH=/opt/x")
+    (tmp_path / "b/rootfs/opt/link").symlink_to("x")
+    config = json.loads(Path(path, "config.json").read_text())
+    config["mounts"] = [mount]
+    Path(path, "config.json").write_text(json.dumps(config))
+    found, (proof,) = run_prove(capsys, "--bundle", path)
+    assert found == code
+    place = mount["destination"]
+    fact = f"which libraries the volume {place} has, which comes first in the search"
+    assert [text for text in proof["unknown"] if "volume" in text] == [fact] * unknown
