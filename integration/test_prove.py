@@ -59,10 +59,10 @@ _ORDINARY = Loading()
 class Root:
     """A root file system with a C library, a program ``/bin/open`` and the libraries of a case.
 
-    ``uid`` is the user of the program.
+    ``uid`` and ``gid`` are the user and group of the program.
     """
 
-    uid = 0
+    uid = gid = 0
 
     def __init__(self, place: Path) -> None:
         self.path = place
@@ -111,6 +111,9 @@ class Root:
         syscalls.mount("proc", str(self.path / "proc"), "proc", 0)
         os.chroot(self.path)
         os.chdir("/")
+        if self.gid:
+            os.setgroups([])
+            os.setgid(self.gid)
         os.setuid(self.uid)
 
     def dlopen(self, name: str, program: str = "/bin/open", **environment: str) -> str:
@@ -139,7 +142,7 @@ class Root:
             "ociVersion": "1.0.2",
             "root": {"path": str(self.path)},
             "process": {
-                "user": {"uid": self.uid, "gid": 0},
+                "user": {"uid": self.uid, "gid": self.gid},
                 "capabilities": {"effective": rights},
                 "cwd": "/",
             },
@@ -253,6 +256,30 @@ def test_a_library_that_the_user_may_not_read_is_passed_over(root: Root, hidden:
     assert path_of(root.agree("liba.so.1", **first)) == "/opt/x/liba.so.1"
     root.uid = 12345
     assert path_of(root.agree("liba.so.1", **first)) == f"/{LIBS}/liba.so.1"
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o2755, 0o4755])
+def test_a_program_that_gains_rights_ignores_ld_library_path(root: Root, mode: int) -> None:
+    """With the set-user-ID or set-group-ID bit the loader trusts no variable; root gains nothing
+    by its own bit.
+    """
+    root.library("opt/x/liba.so.1")
+    root.library(f"{LIBS}/liba.so.1")
+    os.chmod(root.path.parent, 0o755)
+    os.chmod(root.path / "bin/open", mode)
+    first = {"LD_LIBRARY_PATH": "/opt/x"}
+    assert path_of(root.agree("liba.so.1", **first)) == "/opt/x/liba.so.1"
+    root.uid = root.gid = 12345
+    expected = "/opt/x" if mode == 0o755 else f"/{LIBS}"
+    assert path_of(root.agree("liba.so.1", **first)) == f"{expected}/liba.so.1"
+
+
+@pytest.mark.parametrize("subdirectory", ["tls", "x86_64", "tls/x86_64", "haswell-none"])
+def test_older_subdirectories_for_processors(root: Root, subdirectory: str) -> None:
+    """A loader before glibc 2.37 searches its older subdirectories, and later ones do not."""
+    root.library(f"opt/x/{subdirectory}/liba.so.1")
+    root.library(f"{LIBS}/liba.so.1")
+    root.agree("liba.so.1", LD_LIBRARY_PATH="/opt/x")
 
 
 def test_a_library_for_the_processor_in_a_rewritten_cache(root: Root) -> None:
