@@ -18,7 +18,7 @@ from nvgraft_cli.case.dynamic import BadElf, Dynamic, SearchPaths, read_dynamic
 from nvgraft_cli.case.planned_cache import CACHE, image_cache
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.access import Access
-from nvgraft_cli.prove.volumes import Volumes
+from nvgraft_cli.prove.volumes import CoveringVolumes
 from nvgraft_cli.shell import logs
 
 #: Bytes of a loader; glibc's has about 250 KiB.
@@ -222,7 +222,7 @@ class Searcher:
         directory: str,
         isa_level: str | None,
         access: Access,
-        volumes: Volumes,
+        volumes: CoveringVolumes,
     ) -> None:
         self._tree = tree
         self._volumes = volumes

@@ -18,7 +18,7 @@ class Volume:
     empty: bool
 
 
-class Volumes:
+class CoveringVolumes:
     """The volumes of one container."""
 
     def __init__(self, volumes: list[Volume]) -> None:
@@ -33,7 +33,7 @@ class Volumes:
         return found
 
 
-def volumes_of(container: ContainerSide, tree: PlannedTree) -> Volumes:
+def volumes_of(container: ContainerSide, tree: PlannedTree) -> CoveringVolumes:
     """Return the volumes of a container, where the image's links lead.
 
     :raises nvgraft.base.errors.Refusal: config.json is not an OCI configuration.
@@ -50,4 +50,4 @@ def volumes_of(container: ContainerSide, tree: PlannedTree) -> Volumes:
             path = path.rstrip("/")
         if path not in {"", "/"}:
             volumes.append(Volume(path, mount.get("type") == "tmpfs"))
-    return Volumes(volumes)
+    return CoveringVolumes(volumes)
