@@ -10,7 +10,7 @@ contents of images are in ``fuzz_images.py``, those for the machine's answers in
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -19,8 +19,10 @@ from typing import NamedTuple
 import fuzz_images
 import fuzz_machine
 from fuzz_checks import as_file, check_text, controls
+from looks import FixedLook, link_hooks
 from nvgraft.base import jsontext
 from nvgraft.base.errors import Refusal
+from nvgraft.cdi.edits import CdiEdits, CdiHook, CdiMount, CdiNode
 from nvgraft.container.offline_target import OfflineTarget, VirtualTree
 from nvgraft.formats import elf, ld_so_conf, ldcache, ldcache_entries
 from nvgraft.formats.tree import PathError
@@ -222,29 +224,34 @@ def _rewrite(data: bytes) -> None:
     }
     for mode in ("legacy", "auto"):
         try:
-            once = rewrite(data, _CONFIGURATIONS[0], mode, hook, _look, _link_hook)
+            once = rewrite(data, _CONFIGURATIONS[0], mode, hook, _LOOK, link_hooks)
             parsed = oci.parse_config(once.data, complete=False)
         except Refusal as refusal:
             check_text(refusal.line())
             continue
-        if not any(line.startswith("Mounting ") for _, line in once.log):
+        if mode == "legacy" and not any(line.startswith("Mounting ") for _, line in once.log):
             assert parsed.mounts == oci.parse_config(data, complete=False).mounts
         assert (
-            rewrite(once.data, _CONFIGURATIONS[0], mode, hook, _look, _link_hook).data == once.data
+            rewrite(once.data, _CONFIGURATIONS[0], mode, hook, _LOOK, link_hooks).data == once.data
         ), "a second rewrite changes the result of the first"
 
 
-def _look(_gates: Sequence[str], _devices: Sequence[str] | None) -> Additions:
-    node = CharDevice("/dev/dri/card0", (226, 0), 0o660, 44)
-    return Additions(
-        [node],
+_LOOK = FixedLook(
+    Additions(
+        [CharDevice("/dev/dri/card0", (226, 0), 0o660, 44)],
         [FileMount("/usr/bin/nvidia-xconfig"), FileMount("/etc/x", "/usr/share/x/y")],
         ["../card0::/dev/dri/l"],
-    )
-
-
-def _link_hook(links: Sequence[str]) -> dict[str, object]:
-    return {"path": "/usr/bin/nvgraft-hook", "args": ["nvgraft-hook", "create-symlinks", *links]}
+    ),
+    [
+        CdiEdits(
+            env=["NVIDIA_VISIBLE_DEVICES=void"],
+            nodes=[CdiNode("/dev/nvidia0", major=195, gid=44)],
+            mounts=[CdiMount("/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi", ("ro",))],
+            hooks=[CdiHook("createContainer", "/usr/bin/nvgraft-cdi-hook", ("x",), ("A=b",))],
+            gids=[44],
+        )
+    ],
+)
 
 
 _PROGRAMS = installation.Programs("/usr/local/bin/nvgraft-hook", "/usr/local/bin/nvgraft-runtime")

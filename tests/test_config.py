@@ -70,6 +70,8 @@ def test_every_key_is_read_and_checked(
         value, text = "video", '"video"'
     if key == "ldcache" and table == ("nvgraft",):
         value, text = "ldconfig", '"ldconfig"'
+    if key == "cdi-hooks":
+        value, text = "each", '"each"'
     together = toml(table, key, text) + (
         "simulated-host = true\n" if key == "host-snapshot" else ""
     )
@@ -230,6 +232,15 @@ def test_an_unknown_way_to_write_the_loader_cache_is_refused() -> None:
     with pytest.raises(Refusal) as error:
         load('[nvgraft]\nldcache = ""')
     assert error.value.hint == 'set it to "native" (the default) or "ldconfig"'
+
+
+def test_an_unknown_form_of_cdi_hooks_is_refused() -> None:
+    """An unknown nvgraft.cdi-hooks is refused with the two known values."""
+    with pytest.raises(Refusal) as error:
+        load('[nvgraft]\ncdi-hooks = "six"')
+    assert error.value.line().endswith(
+        'nvgraft.cdi-hooks value \'six\' is not known | set it to "one" (the default) or "each"'
+    )
 
 
 def test_a_host_snapshot_needs_a_simulated_host() -> None:

@@ -56,6 +56,7 @@ INSIDE = {
     **dict.fromkeys(("tomllib", "re"), "the reader of config.toml"),
     "json.decoder": "the report of broken JSON",
     "json": "the YAML child",
+    "difflib": "the nearest id to one that does not exist",
     **dict.fromkeys(("pynvml", "grp", "pwd", "ctypes"), "the NVML child"),
 }
 

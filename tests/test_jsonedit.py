@@ -69,17 +69,37 @@ def test_a_member_is_appended_and_another_replaced(
     assert json.loads(document.changed()) == {**value, "appended": new, "old": new}
 
 
-@given(st.lists(VALUES, max_size=5), st.lists(st.booleans(), min_size=5, max_size=5), LAYOUTS)
-def test_keep_returns_chosen_items(
-    value: list[object], chosen: list[bool], layout: dict[str, Any]
+@given(
+    st.one_of(st.lists(VALUES, max_size=5), st.dictionaries(st.text(), VALUES, max_size=5)),
+    st.lists(st.booleans(), min_size=5, max_size=5),
+    st.booleans(),
+    LAYOUTS,
+)
+def test_children_are_removed(
+    value: list[object] | dict[str, object],
+    chosen: list[bool],
+    append: bool,
+    layout: dict[str, Any],
 ) -> None:
-    """keep() returns an array of the chosen items in their order."""
+    """remove() takes members or items out, also next to something appended."""
     document = Document(encoded(value, layout))
     root = document.root()
-    items = document.items(root)
-    assert [place.value for place in items] == value
-    text = document.keep(root, [place for place, keep in zip(items, chosen, strict=False) if keep])
-    assert json.loads(text) == [item for item, keep in zip(value, chosen, strict=False) if keep]
+    listed = isinstance(value, list)
+    children = document.items(root) if listed else [place for _, place in document.members(root)]
+    for place, keep in zip(children, chosen, strict=False):
+        if not keep:
+            document.remove(root, place)
+    if append:
+        document.append(root, "7" if listed else '"new member": 7')
+    assert document.is_appended(root) == append
+    kept = [pair for pair, keep in zip(enumerate(value), chosen, strict=False) if keep]
+    if isinstance(value, list):
+        expected: object = [value[index] for index, _ in kept] + [7] * append
+    else:
+        names = list(value)
+        expected = {names[index]: value[names[index]] for index, _ in kept}
+        expected |= {"new member": 7} if append else {}
+    assert json.loads(document.changed()) == expected
 
 
 ODD = (

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from looks import FixedLook, link_hooks
 from nvgraft.base.errors import Refusal
+from nvgraft.cdi.edits import CdiEdits, CdiHook, CdiMount, CdiNode
+from nvgraft.cdi.generation import CdiRequest
 from nvgraft.host.graphics_files import CharDevice, FileMount
 from nvgraft.request.config import Config
 from nvgraft.wrapper.additions import Additions
@@ -39,12 +42,7 @@ def rewrite_text(
     """Rewrite the text of a config.json on a host with these additions; without them, reading the
     host fails.
     """
-
-    def look(gates: Sequence[str], devices: Sequence[str] | None) -> Additions:
-        assert host is not None, "the host was read"
-        return host
-
-    return rewrite(text, Config(**settings), mode, HOOK, look, link_hook)
+    return rewrite(text, Config(**settings), mode, HOOK, FixedLook(host), link_hooks)
 
 
 def link_hook(links: Sequence[str]) -> dict[str, object]:
@@ -57,6 +55,18 @@ def rewritten(
     """Return the new document and the log lines."""
     done = rewrite_text(json.dumps(document).encode(), mode, **settings)
     return json.loads(done.data), done.log
+
+
+def edited(
+    document: dict[str, Any], mode: str, *edits: CdiEdits, platform: str = "nvml", **settings: Any
+) -> tuple[dict[str, Any], list[object]]:
+    """Return the new document on a host whose devices have these edits, and what the host was
+    asked.
+    """
+    look = FixedLook(edits=edits, platform=platform)
+    text = json.dumps(document).encode()
+    done = rewrite(text, Config(**settings), mode, HOOK, look, link_hooks)
+    return json.loads(done.data), look.asked
 
 
 def visible(value: str, **members: object) -> dict[str, Any]:
@@ -75,10 +85,6 @@ def prestart(document: dict[str, Any], mode: str = "legacy", **settings: object)
         (visible("void"), "legacy", True),
         (spec(), "legacy", True),
         (visible(CDI), "legacy", True),
-        (visible("all"), "auto", True),
-        (visible("none"), "auto", True),
-        (visible(f"{CDI},0"), "auto", True),
-        (spec("CUDA_VERSION=10.0"), "auto", True),
         (visible("void"), "auto", False),
         (spec(), "auto", False),
         (spec(), "cdi", False),
@@ -89,52 +95,186 @@ def prestart(document: dict[str, Any], mode: str = "legacy", **settings: object)
 def test_the_hook_is_inserted_by_mode_and_request(
     document: dict[str, Any], mode: str, inserted: bool
 ) -> None:
-    """Mode legacy always inserts the hook, mode auto only for a GPU request; other modes pass a
-    container without one on.
+    """Mode legacy always inserts the hook; the other modes pass a container without a GPU request
+    on, and do not look at the host.
     """
     assert prestart(document, mode) == ([HOOK] if inserted else None)
 
 
+JIT = "runtime.nvidia.com/gpu"
+
+
 @pytest.mark.parametrize(
-    ("document", "mode", "named"),
+    ("document", "mode", "asked"),
     [
-        (visible("all"), "cdi", "mode cdi is not served by nvgraft-runtime"),
-        (visible("none"), "cdi", "asks for none"),
-        (visible("0"), "jit-cdi", "mode jit-cdi is not served"),
-        (visible("0"), "csv", "mode csv is not served"),
+        (visible("all"), "auto", CdiRequest(["all"])),
+        (visible("none"), "auto", CdiRequest(["none"])),
+        (spec("CUDA_VERSION=10.0"), "auto", CdiRequest(["all"])),
+        (visible(f"{JIT}=1"), "auto", CdiRequest(["1"])),
+        (visible("1,0,1"), "jit-cdi", CdiRequest(["0", "1"])),
+        (visible(" 0 ,, 1"), "jit-cdi", CdiRequest(["0", "1"])),
+        (visible(f"0,{JIT}=0"), "jit-cdi", CdiRequest(["0"])),
+        (visible(CDI), "jit-cdi", [CDI]),
+        (visible(CDI), "auto", [CDI]),
+        (visible("0,1"), "cdi", [CDI, "nvidia.com/gpu=1"]),
+        (visible("0,0"), "cdi", [CDI]),
+        (visible("none"), "cdi", ["nvidia.com/gpu=none"]),
+        (visible("0", annotations={"cdi.k8s.io/x": CDI}), "auto", [CDI]),
+        (visible("1", annotations={"cdi.k8s.io/x": CDI}), "jit-cdi", CdiRequest(["1"])),
         (
-            visible(CDI),
-            "auto",
-            (
-                f"mode cdi is not served by nvgraft-runtime | this container asks for {CDI}"
-                f" (NVIDIA_VISIBLE_DEVICES={CDI})"
-            ),
+            spec(annotations={"cdi.k8s.io/b": "gpu1", "cdi.k8s.io/a": f"{CDI},"}),
+            "cdi",
+            [CDI, "nvidia.com/gpu=none", "nvidia.com/gpu=gpu1"],
         ),
-        (spec(annotations={"cdi.k8s.io/x": CDI}), "auto", f"asks for {CDI} (CDI annotations)"),
-        (spec(annotations={"cdi.k8s.io/x": "gpu0"}), "cdi", "asks for gpu0 (CDI annotations)"),
-        (spec(), "nonsense", 'invalid mode "nonsense" | '),
+        (visible("0", annotations={"cdi.k8s.io/x": "gpu0"}), "auto", CdiRequest(["0"])),
+        (visible("0"), "csv", CdiRequest(["0"], csv=True)),
+        (visible("none"), "csv", CdiRequest([], csv=True)),
     ],
 )
-def test_other_modes_are_refused(document: dict[str, Any], mode: str, named: str) -> None:
-    """A GPU request in another mode is refused with the mode, the request and the fix."""
-    with pytest.raises(Refusal) as error:
-        rewritten(document, mode)
-    line = error.value.line()
-    assert line.startswith(
-        "could not apply required modification to OCI specification: error modifying OCI spec: "
-    )
-    assert named in line
-
-
-def test_only_cdi_annotations_are_requests() -> None:
-    """Annotations with another prefix, or without CDI names, are not a request; the variable still
-    is.
+def test_the_host_is_asked_for_the_devices_of_the_mode(
+    document: dict[str, Any], mode: str, asked: object
+) -> None:
+    """Modes with CDI edits ask for generated devices, or for devices of specifications by their
+    qualified names. A repeated id counts once, and annotations are read in mode cdi alone.
     """
-    document = visible("0", annotations={"cdi.k8s.io/x": "gpu0", "other/x": CDI})
-    assert prestart(document, "auto") == [HOOK]
-    assert prestart(spec(annotations={"other/x": CDI}), "auto") is None
-    assert prestart(spec(annotations=None), "auto") is None
-    assert prestart(spec(annotations={"cdi.k8s.io/x": CDI}), "legacy") == [HOOK]
+    assert edited(document, mode, CdiEdits(env=["A=1"]))[1] == [asked]
+
+
+def test_a_board_is_served_by_its_csv_files() -> None:
+    """Mode auto means csv on a Tegra board, unless all names are qualified; requirements are
+    checked there, and NVIDIA_REQUIRE_JETPACK chooses the files.
+    """
+    everything = ("NVIDIA_REQUIRE_JETPACK=csv-mounts=all", "NVIDIA_REQUIRE_CUDA=cuda>=11.0")
+    document = spec("NVIDIA_VISIBLE_DEVICES=all", *everything)
+    assert edited(document, "auto", CdiEdits(), platform="tegra")[1] == [
+        CdiRequest(["all"], csv=True, every_csv_file=True, requirements=["cuda>=11.0"])
+    ]
+    assert edited(visible(CDI), "auto", CdiEdits(), platform="tegra")[1] == [[CDI]]
+
+
+def test_components_and_channels_are_generated_with_the_devices() -> None:
+    """Gated components and IMEX channels are asked for together with generated devices, and not
+    with devices of specifications.
+    """
+    more = ("NVIDIA_GDS=enabled", "NVIDIA_MOFED=1", "NVIDIA_IMEX_CHANNELS=3,channel0")
+    document = spec("NVIDIA_VISIBLE_DEVICES=0", *more)
+    wanted = CdiRequest(["0"], gates=["NVIDIA_GDS"], channels=["3", "channel0"])
+    assert edited(document, "jit-cdi", CdiEdits())[1] == [wanted]
+    assert edited(document, "cdi", CdiEdits())[1] == [[CDI]]
+    off = edited(document, "auto", CdiEdits(), features_ignore_imex_channel_requests=True)[1]
+    assert off == [CdiRequest(["0"], gates=["NVIDIA_GDS"])]
+
+
+def test_the_default_kind_and_the_prefixes_are_those_of_config_toml() -> None:
+    """default-kind qualifies ids, and annotation-prefixes chooses annotations."""
+    settings: dict[str, Any] = {
+        "runtime_cdi_default_kind": "vendor.com/net",
+        "runtime_cdi_annotation_prefixes": ["my.io/"],
+    }
+    document = visible("0", annotations={"cdi.k8s.io/x": CDI})
+    assert edited(document, "cdi", CdiEdits(), **settings)[1] == [["vendor.com/net=0"]]
+    document["annotations"]["my.io/x"] = CDI
+    assert edited(document, "cdi", CdiEdits(), **settings)[1] == [[CDI]]
+
+
+@pytest.mark.parametrize(
+    ("document", "mode", "said"),
+    [
+        (visible(f"{JIT}=all,{CDI}"), "auto", "requesting a CDI device with vendor"),
+        (visible(f"0,{CDI}"), "jit-cdi", "requesting a CDI device with vendor"),
+        (spec(), "nonsense", 'failed to construct OCI spec modifier: invalid mode "nonsense" | '),
+        (spec(), "", "failed to construct OCI spec modifier: a mode must be specified | "),
+    ],
+)
+def test_modes_and_mixtures_that_do_not_exist_are_refused(
+    document: dict[str, Any], mode: str, said: str
+) -> None:
+    """An unknown mode, and generated devices beside those of specifications, are refused."""
+    with pytest.raises(Refusal) as error:
+        edited(document, mode, CdiEdits())
+    assert said in error.value.line()
+
+
+NODE = CdiNode("/dev/nvidia0", major=195, minor=0, mode=0o666, permissions="rw")
+MOUNT = CdiMount("/host/a", "/a/b", ("ro",))
+STEP = CdiHook("createContainer", "/hook", ("hook", "x"), ("A=b",))
+
+
+def test_edits_are_written_as_by_the_reference() -> None:
+    """Edits are appended in their order: variables, nodes with rules, hooks and groups; mounts are
+    sorted by depth.
+    """
+    parts = (
+        CdiEdits(env=["A=1"], nodes=[NODE], gids=[44]),
+        CdiEdits(env=["A=1"], nodes=[NODE], mounts=[MOUNT], hooks=[STEP], gids=[44, 45]),
+    )
+    document = visible("0", mounts=[{"destination": "/x/y/z"}])
+    made = edited(document, "jit-cdi", *parts)[0]
+    assert made["process"]["env"] == ["NVIDIA_VISIBLE_DEVICES=0", "A=1", "A=1"]
+    assert made["process"]["user"] == USER | {"additionalGids": [44, 45]}
+    assert made["linux"]["devices"] == [
+        {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0, "fileMode": 0o666}
+    ]
+    rule = {"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rw"}
+    assert made["linux"]["resources"] == {"devices": [rule, rule]}
+    assert made["mounts"] == [
+        {"destination": "/a/b", "source": "/host/a", "options": ["ro"]},
+        {"destination": "/x/y/z"},
+    ]
+    assert made["hooks"] == {
+        "createContainer": [{"path": "/hook", "args": ["hook", "x"], "env": ["A=b"]}]
+    }
+
+
+def test_rare_edits_are_written_too() -> None:
+    """A FIFO has no rule; network interfaces, RDT settings and timeouts have their members."""
+    fifo = CdiNode("/dev/fifo", type="p", uid=7)
+    slow = CdiHook("poststop", "/hook", timeout=3)
+    part = CdiEdits(
+        nodes=[fifo], hooks=[slow], net_devices=[("eth1", "net0")], intel_rdt={"closID": "x"}
+    )
+    made = edited(visible("0"), "jit-cdi", part)[0]
+    assert made["linux"] == {
+        "devices": [{"path": "/dev/fifo", "type": "p", "major": 0, "minor": 0, "uid": 7}],
+        "netDevices": {"eth1": {"name": "net0"}},
+        "intelRdt": {"closID": "x"},
+    }
+    assert made["hooks"] == {"poststop": [{"path": "/hook", "timeout": 3}]}
+
+
+def test_a_process_that_is_missing_gets_no_variable() -> None:
+    """Without a process the low-level runtime refuses the container; edits do not invent one."""
+    document = visible("0")
+    mounts = [{"source": "/dev/null", "destination": "/var/run/nvidia-container-devices/0"}]
+    del document["process"]
+    made = edited(
+        document | {"mounts": mounts},
+        "jit-cdi",
+        CdiEdits(env=["A=1"]),
+        accept_nvidia_visible_devices_as_volume_mounts=True,
+    )[0]
+    assert "process" not in made
+
+
+def test_the_hook_gives_way_to_the_edits() -> None:
+    """In modes with CDI edits a prestart hook of ours is removed, and hooks of the edits are added
+    in the same member.
+    """
+    ours = {"path": "/usr/bin/nvgraft-hook"}
+    other = {"path": "/x"}
+    begins = CdiHook("prestart", "/hook")
+    for before, after in (
+        ({"prestart": [ours]}, {}),
+        ({"prestart": [ours], "poststop": [other]}, {"poststop": [other]}),
+        ({"poststop": [other], "prestart": [ours, ours]}, {"poststop": [other]}),
+        ({"prestart": [other, ours]}, {"prestart": [other]}),
+    ):
+        added = {"createContainer": [{"path": "/hook", "args": ["hook", "x"], "env": ["A=b"]}]}
+        made = edited(visible("0", hooks=before), "jit-cdi", CdiEdits(hooks=[STEP]))[0]
+        assert made["hooks"] == after | added
+        made = edited(visible("0", hooks=before), "jit-cdi", CdiEdits(hooks=[begins]))[0]
+        prestart = [*after.get("prestart", []), {"path": "/hook"}]
+        assert made["hooks"] == after | {"prestart": prestart}
 
 
 def test_requests_follow_the_rules_of_the_hook() -> None:
@@ -142,14 +282,17 @@ def test_requests_follow_the_rules_of_the_hook() -> None:
     hook.
     """
     mounts = [{"source": "/dev/null", "destination": "/var/run/nvidia-container-devices/0"}]
-    assert prestart(spec(mounts=mounts), "auto") is None
-    assert prestart(
-        spec(mounts=mounts), "auto", accept_nvidia_visible_devices_as_volume_mounts=True
-    ) == [HOOK]
+    assert edited(spec(mounts=mounts), "auto", CdiEdits())[1] == []
+    assert edited(
+        spec(mounts=mounts),
+        "auto",
+        CdiEdits(),
+        accept_nvidia_visible_devices_as_volume_mounts=True,
+    )[1] == [CdiRequest(["0"])]
     document, log = rewritten(
         visible("0"), "auto", accept_nvidia_visible_devices_envvar_when_unprivileged=False
     )
-    assert "hooks" not in document
+    assert document == visible("0")
     ignored = (
         "Ignoring devices requested by environment variable(s) in unprivileged container:"
         " [NVIDIA_VISIBLE_DEVICES]"
@@ -338,19 +481,14 @@ def test_the_host_is_asked_for_gates_and_devices() -> None:
     """The host is asked for the open gates and, with graphics, for the devices as written (none for
     "none"); without, None.
     """
-    queries: list[tuple[list[str], Sequence[str] | None]] = []
-
-    def look(gates: Sequence[str], devices: Sequence[str] | None) -> Additions:
-        queries.append((list(gates), devices))
-        return Additions()
-
+    look = FixedLook(Additions())
     for env in (
         GRAPHICS,
         ("NVIDIA_VISIBLE_DEVICES=1,GPU-x", "NVIDIA_GDS=enabled"),
         ("NVIDIA_VISIBLE_DEVICES=none", GRAPHICS[1]),
     ):
-        rewrite(json.dumps(spec(*env)).encode(), Config(), "legacy", HOOK, look, link_hook)
-    assert queries == [([], ("0",)), (["NVIDIA_GDS"], None), ([], ())]
+        rewrite(json.dumps(spec(*env)).encode(), Config(), "legacy", HOOK, look, link_hooks)
+    assert look.asked == [([], ("0",)), (["NVIDIA_GDS"], None), ([], ())]
 
 
 def test_graphics_adds_nodes_rules_groups_files_and_links() -> None:
@@ -526,11 +664,13 @@ def test_members_of_a_wrong_type_are_refused(members: dict[str, object]) -> None
 def test_a_refusal_of_the_host_is_quoted() -> None:
     """A refusal of the host is quoted after the reference's phrase, and nothing is rewritten."""
 
-    def look(_gates: Sequence[str], _devices: Sequence[str] | None) -> Additions:
-        raise Refusal("", "last", "why", first_line="first\nsecond")
+    class Refusing(FixedLook):
+        def additions(self, _gates: Sequence[str], _devices: Sequence[str] | None) -> Additions:
+            raise Refusal("", "last", "why", first_line="first\nsecond")
 
     with pytest.raises(Refusal) as error:
-        rewrite(json.dumps(spec(*GRAPHICS)).encode(), Config(), "legacy", HOOK, look, link_hook)
+        rewrite_with = json.dumps(spec(*GRAPHICS)).encode()
+        rewrite(rewrite_with, Config(), "legacy", HOOK, Refusing(), link_hooks)
     assert error.value.line() == (
         "could not apply required modification to OCI specification: error modifying OCI"
         " spec: first\nsecond\nlast | why"

@@ -28,11 +28,11 @@ ALLOWED = {
         "plan": "base formats request host container",
         "apply": "base system container plan",
         "apply/cache": "base system formats container plan apply",
-        "cdi": "base system formats host",
-        "wrapper": "base request host",
+        "cdi": "base system formats request host",
+        "wrapper": "base request host cdi",
         "report": "base system",
         "startup": "",
-        DOORS: "base system request host container plan apply apply/cache wrapper report startup",
+        DOORS: "base system request host container plan cdi apply apply/cache wrapper report startup",
     },
     "cli/nvgraft_cli": {
         "shell": "container_cli docker_v1",  # commands without the parser of the others

@@ -15,7 +15,14 @@ import pytest
 
 from nvgraft.base.errors import Refusal
 from nvgraft.request.config import Config
-from nvgraft.runtime import bundle_directory, find_runtime, hook_entry, is_create, link_hook_entry
+from nvgraft.runtime import (
+    bundle_directory,
+    find_runtime,
+    hook_entry,
+    hook_program,
+    is_create,
+    link_hooks,
+)
 from nvgraft_cli.register.audit import problems
 from nvgraft_cli.simulate import ldcache_writer
 
@@ -570,11 +577,12 @@ def test_a_missing_config_toml_is_an_empty_one(node: Node) -> None:
     in this.
     """
     node.toml.unlink()
+    node.config.write_text(json.dumps(GOOD | {"process": {"env": []}}))
     done = node.create(
         env={"PATH": str(node.runc.parent), "NVIDIA_CTK_CONFIG_FILE_PATH": str(node.toml)}
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert len(node.prestart()) == 1
+    assert node.started() is not None
 
 
 @pytest.mark.parametrize(
@@ -768,16 +776,65 @@ def test_links_are_created_by_nvgrafts_own_hook() -> None:
     """Links are created by nvgraft's own hook, whichever hook is configured, with environment and
     timeout.
     """
-    entry = link_hook_entry({"PATH": "/bin"}, "/own/nvgraft-runtime", ["a::/b", "c::/d"])
-    assert (entry["path"], entry["args"]) == (
+    (hook,) = link_hooks(Config(), {"PATH": "/bin"}, "/own/nvgraft-runtime", ["a::/b", "c::/d"])
+    assert (hook.stage, hook.path, hook.args) == (
+        "createRuntime",
         "/own/nvgraft-hook",
-        ["nvgraft-hook", "create-symlinks", "--link", "a::/b", "--link", "c::/d"],
+        ("nvgraft-hook", "create-symlinks", "--link", "a::/b", "--link", "c::/d"),
     )
-    assert entry["env"] == hook_entry(Config(), {"PATH": "/bin"}, "/own/nvgraft-runtime")["env"]
+    usual = hook_entry(Config(), {"PATH": "/bin"}, "/own/nvgraft-runtime")
+    assert list(hook.env) == usual["env"]
+    entry = {"path": hook.path, "args": list(hook.args), "env": list(hook.env), "timeout": 120}
     assert problems({**entry, "path": sys.executable}, "createRuntime") == problems(
         {**entry, "path": sys.executable, "args": ["x", "prestart"]}, "createRuntime"
     )
     assert problems(entry, "createRuntime") != problems({**entry, "args": ["x"]}, "createRuntime")
+
+
+STEPS = [("create-symlinks", "--link", "a::/b"), ("update-application-profile",)]
+
+
+def test_one_hook_takes_all_steps() -> None:
+    """The hooks of CDI edits are one of our own beside the program, with environment, timeout, and
+    the config.toml that the runtime read.
+    """
+    environ = {"NVIDIA_CTK_CONFIG_FILE_PATH": "/etc/my.toml"}
+    own = "/own/nvgraft-runtime"
+    (hook,) = hook_program(Config(), {}, own).hooks(STEPS)
+    assert (hook.stage, hook.path, hook.timeout) == (
+        "createContainer",
+        "/own/nvgraft-cdi-hook",
+        120,
+    )
+    words = ("steps", *STEPS[0], "--", *STEPS[1])
+    assert hook.args == ("nvgraft-cdi-hook", *words)
+    assert hook.env
+    (hook,) = hook_program(Config(), environ, own).hooks(STEPS)
+    assert hook.args == ("nvgraft-cdi-hook", "--config", "/etc/my.toml", *words)
+
+
+@pytest.mark.parametrize(
+    ("settings", "environ", "program"),
+    [
+        ({"cdi_hooks": "each"}, {}, ("/own/nvgraft-cdi-hook", "nvgraft-cdi-hook")),
+        ({}, {"NVGRAFT_CDI_HOOKS": "each"}, ("/own/nvgraft-cdi-hook", "nvgraft-cdi-hook")),
+        ({"ctk_path": "/opt/nvidia-ctk"}, {}, ("/opt/nvidia-ctk", "nvidia-ctk", "hook")),
+        ({"ctk_path": "no-such-ctk"}, {}, ("/usr/bin/no-such-ctk", "no-such-ctk")),
+    ],
+)
+def test_each_step_has_a_hook_where_that_is_asked(
+    settings: dict[str, Any], environ: dict[str, str], program: tuple[str, ...]
+) -> None:
+    """With cdi-hooks = "each", by the variable, and with a program of config.toml, each step has a
+    hook with the reference's arguments; in mode legacy the links, too.
+    """
+    config = Config(**settings)
+    path, *words = program
+    made = hook_program(config, environ, "/own/nvgraft-runtime").hooks(STEPS)
+    assert [(hook.path, hook.args) for hook in made] == [(path, (*words, *step)) for step in STEPS]
+    assert all(hook.env for hook in made)
+    (linked,) = link_hooks(config, environ, "/own/nvgraft-runtime", ["a::/b"])
+    assert (linked.stage, linked.args) == ("createContainer", (*words, *STEPS[0]))
 
 
 def test_modules_for_graphics_are_loaded_on_demand(node: Node) -> None:
@@ -804,6 +861,8 @@ def test_modules_for_graphics_are_loaded_on_demand(node: Node) -> None:
     assert "nvgraft.wrapper.rewrite" in loaded
     assert loaded.isdisjoint(
         {
+            "nvgraft.cdi.edits",
+            "nvgraft.cdi.generation",
             "nvgraft.wrapper.additions",
             "nvgraft.wrapper.edits",
             "nvgraft.host.graphics_files",

@@ -18,12 +18,21 @@ def runtime(*lines: str) -> str:
     return "\n".join(["[nvidia-container-runtime]", *lines])
 
 
+def legacy(path: Path) -> str:
+    """Return a config.toml that sets mode legacy."""
+    config = path / "legacy.toml"
+    config.write_text(runtime('mode = "legacy"'))
+    return str(config)
+
+
 @pytest.mark.parametrize("mode", ["runtime", "legacy"])
 def test_a_gpu_container_gets_the_plan_of_the_hook(tmp_path: Path, mode: str) -> None:
-    """The actions are those of the hook; the remarks of the runtime come before the findings."""
+    """In the runtime's mode legacy the actions are those of the hook; the remarks of the runtime
+    come before the findings.
+    """
     bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=0"))
     plain, _ = plan_bundle(bundle, HOST, None)
-    plan, refusal = plan_bundle(bundle, HOST, None, mode=mode)
+    plan, refusal = plan_bundle(bundle, HOST, legacy(tmp_path), mode=mode)
     assert refusal is None
     assert (plan.actions, plan.links) == (plain.actions, plain.links)
     remarks = plan.findings[: len(plan.findings) - len(plain.findings)]
@@ -67,28 +76,38 @@ def test_entries_of_other_types_are_no_hook(tmp_path: Path, entry: object) -> No
 
 
 def test_a_gate_takes_the_gpus_away(tmp_path: Path) -> None:
-    """With NVIDIA_GDS=enabled the runtime hides the GPUs from the hook, with a warning and what to
+    """With NVIDIA_GDS=enabled mode legacy of the runtime hides the GPUs from the hook, with a warning and what to
     do; the hook alone would add them.
     """
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING, "NVIDIA_GDS=enabled"))
     assert plan_bundle(bundle, HOST, None)[0].decision == "inject"
-    plan, _ = plan_bundle(bundle, HOST, None, mode="runtime")
+    plan, _ = plan_bundle(bundle, HOST, None, mode="legacy")
     assert plan.decision == "skip"
     warning = next(remark for remark in plan.findings if remark.level == "warning")
     assert warning.id == "runtime"
     assert "unset these variables" in warning.hint
 
 
-def test_a_mode_that_is_not_served_is_refused(tmp_path: Path) -> None:
-    """With mode cdi in config.toml the runtime refuses, with its own words; mode legacy does not
-    look at that, and the hook refuses.
+def test_the_hook_is_left_out_where_the_runtime_adds_the_devices(tmp_path: Path) -> None:
+    """In modes auto and jit-cdi the runtime adds the devices itself, and the reason says so."""
+    bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=0"))
+    plan, refusal = plan_bundle(bundle, HOST, None, mode="runtime")
+    assert refusal is None
+    assert plan.decision == "skip"
+    assert "mode jit-cdi adds the devices: NVIDIA_VISIBLE_DEVICES=0" in plan.reason
+
+
+def test_devices_of_specifications_are_not_recorded(tmp_path: Path) -> None:
+    """With mode cdi the runtime refuses a recorded host, which has no specifications; mode legacy
+    does not look at config.toml, and the hook refuses.
     """
     bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=0"))
     config = tmp_path / "config.toml"
     config.write_text(runtime('mode = "cdi"'))
     plan, refusal = plan_bundle(bundle, HOST, str(config), mode="runtime")
     assert plan.decision == "refuse"
-    assert refusal is not None and "mode cdi is not served by nvgraft-runtime" in refusal.line()
+    assert refusal is not None
+    assert "unresolvable CDI devices nvidia.com/gpu=0 | a recorded host" in refusal.line()
     _, refusal = plan_bundle(bundle, HOST, str(config), mode="legacy")
     assert refusal is not None and "the mode is cdi" in refusal.line()
 
@@ -140,6 +159,7 @@ def test_the_smallest_change_is_that_of_a_started_container(
     """why --mode runtime tries its changes on containers that the runtime starts."""
     bundle = str(make_bundle(tmp_path / "b"))
     words = ["why", "nvidia-smi", "--host", HOST, "--container", bundle, "--mode", "runtime"]
+    words += ["--config", legacy(tmp_path)]
     assert main([*words, "--format", "json"]) == 1
     (answer,) = json.loads(capsys.readouterr().out)["answers"]
     assert answer["smallest_change"] == ["NVIDIA_VISIBLE_DEVICES=all"]

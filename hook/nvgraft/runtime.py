@@ -28,6 +28,7 @@ from nvgraft.request.config import (
 )
 from nvgraft.request.oci import read_config
 from nvgraft.system.trusted import open_trusted
+from nvgraft.wrapper.host_look import LiveLook
 from nvgraft.wrapper.log import Log, LogOptions
 from nvgraft.wrapper.rewrite import WRITE, in_runtime, rewrite
 from nvgraft_specs import names
@@ -36,12 +37,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nvgraft.wrapper.additions import Additions
+    from nvgraft.cdi.edits import CdiHook
+    from nvgraft.cdi.specification import HookProgram
 
 #: The version of the OCI runtime specification that the reference names.
 _SPEC_VERSION = "1.3.0"
 
 _HOOK = "nvgraft-hook"
+#: Set to "each": one hook for each step of CDI edits, whatever config.toml says.
+_HOOKS_VARIABLE = "NVGRAFT_CDI_HOOKS"
 #: The variables that the hook reads. The reference's hook inherits the runtime's whole environment.
 _HOOK_VARIABLES = (names.CONFIG_VARIABLE, names.CONFIG_HOME_VARIABLE, names.MPS_DIRECTORY)
 
@@ -246,18 +250,14 @@ def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) 
     except Refusal as refusal:
         raise in_runtime(refusal) from None
 
-    def look(gates: Sequence[str], devices: Sequence[str] | None) -> Additions:
-        from nvgraft.wrapper.additions import look_at_host
-
-        return look_at_host(config, search_path(os.environ.get("PATH")), gates, devices)
-
+    directories = search_path(os.environ.get("PATH"))
     done = rewrite(
         data,
         config,
         mode,
         hook_entry(config, os.environ, own),
-        look,
-        lambda links: link_hook_entry(os.environ, own, links),
+        LiveLook(config, lambda: hook_program(config, os.environ, own), directories),
+        lambda links: link_hooks(config, os.environ, own, links),
     )
     for level, line in done.log:
         log.write(level, printable(line))
@@ -286,41 +286,75 @@ def hook_entry(config: Config, environ: Mapping[str, str], own: str) -> dict[str
     """
     path = config.hook_path
     if path in ("", Config().hook_path):
-        path = _own_hook(own)
+        path = _sibling(own, _HOOK)
     elif "/" not in path:
         path = next(iter(_look_up(path, environ.get("PATH"))), f"/usr/bin/{path}")
     return _entry(path, ["prestart"], environ)
 
 
-def link_hook_entry(
-    environ: Mapping[str, str], own: str, links: Sequence[str]
-) -> dict[str, object]:
-    """Return the createRuntime hook that makes the links, each ``TARGET::LINK``. It is always
-    nvgraft's own.
+def link_hooks(
+    config: Config, environ: Mapping[str, str], own: str, links: Sequence[str]
+) -> list[CdiHook]:
+    """Return the hooks that make the links of mode legacy, each ``TARGET::LINK``: one of our own at
+    the stage createRuntime, or the reference's list.
     """
-    return _entry(
-        _own_hook(own),
-        ["create-symlinks", *(word for link in links for word in ("--link", link))],
-        environ,
+    from nvgraft.cdi.discovery import links_step
+    from nvgraft.cdi.edits import CdiHook
+
+    steps = links_step(links)
+    program = hook_program(config, environ, own)
+    if not program.together:
+        return program.hooks(steps)
+    arguments = (_HOOK, *(word for step in steps for word in step))
+    variables = _hook_environment(environ)
+    return [
+        CdiHook("createRuntime", _sibling(own, _HOOK), arguments, variables, names.HOOK_TIMEOUT)
+    ]
+
+
+def hook_program(config: Config, environ: Mapping[str, str], own: str) -> HookProgram:
+    """Return the program of the hooks of CDI edits: our own, unless config.toml names another.
+
+    Another program takes one step for each hook: only ours knows the form for all of them.
+    """
+    from nvgraft.cdi.specification import HookProgram
+    from nvgraft_specs import cdi_hooks
+
+    path = config.ctk_path
+    if path not in ("", Config().ctk_path):
+        if "/" not in path:
+            path = next(iter(_look_up(path, environ.get("PATH"))), f"/usr/bin/{path}")
+        return HookProgram(path)
+    read, _ = config_path(None, environ)
+    return HookProgram(
+        _sibling(own, cdi_hooks.PROGRAM),
+        together="each" not in (config.cdi_hooks, environ.get(_HOOKS_VARIABLE)),
+        config="" if read == config_path(None, {})[0] else posixpath.abspath(read),
+        timeout=names.HOOK_TIMEOUT,
     )
 
 
-def _own_hook(own: str) -> str:
-    return posixpath.join(posixpath.dirname(own), _HOOK)
+def _sibling(own: str, program: str) -> str:
+    """Return the path of a program that is installed beside this one."""
+    return posixpath.join(posixpath.dirname(own), program)
 
 
 def _entry(path: str, arguments: list[str], environ: Mapping[str, str]) -> dict[str, object]:
+    return {
+        "path": path,
+        "args": [posixpath.basename(path), *arguments],
+        "env": list(_hook_environment(environ)),
+        "timeout": names.HOOK_TIMEOUT,
+    }
+
+
+def _hook_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
     variables = {"PATH": ":".join(search_path(environ.get("PATH")))}
     variables.update({name: environ[name] for name in _HOOK_VARIABLES if environ.get(name)})
     if names.CONFIG_VARIABLE in variables:
         # A hook has another working directory.
         variables[names.CONFIG_VARIABLE] = posixpath.abspath(variables[names.CONFIG_VARIABLE])
-    return {
-        "path": path,
-        "args": [posixpath.basename(path), *arguments],
-        "env": [f"{name}={value}" for name, value in variables.items()],
-        "timeout": names.HOOK_TIMEOUT,
-    }
+    return tuple([f"{name}={value}" for name, value in variables.items()])
 
 
 def _replace_file(path: str, data: bytes) -> None:

@@ -29,6 +29,8 @@ MIG_MONITOR_DEVICES = "NVIDIA_MIG_MONITOR_DEVICES"
 REQUIRE_PREFIX = "NVIDIA_REQUIRE_"
 #: These choose CSV files on Jetson boards.
 REQUIRE_JETPACK_PREFIX = "NVIDIA_REQUIRE_JETPACK"
+#: The value of the variable of that name that chooses all CSV files.
+EVERY_CSV_FILE = "csv-mounts=all"
 
 #: The values of a true boolean variable; all others are false (reference behaviour 1.8).
 TRUE_SPELLINGS = ("1", "t", "T", "TRUE", "true", "True")

@@ -9,12 +9,19 @@ import posixpath
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from nvgraft.base.errors import Refusal
 from nvgraft.base.finding import Finding
+from nvgraft.cdi.discovery import CdiFacts, links_step, live_facts, recorded_facts
+from nvgraft.cdi.generation import CdiSource, Generated
+from nvgraft.cdi.specification import HookProgram
+from nvgraft.host.components import Host
+from nvgraft.host.graphics_files import FileFinder
 from nvgraft.host.snapshot import OFFLINE_PATH
+from nvgraft.wrapper.host_look import SourceLook
 from nvgraft.wrapper.rewrite import rewrite
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.hosts import HostSide
-from nvgraft_specs import names
+from nvgraft_specs import cdi_hooks, names
 
 if TYPE_CHECKING:
     from nvgraft.wrapper.additions import Additions
@@ -24,6 +31,7 @@ RUNTIME_MODES: dict[str, str | None] = {"runtime": None, "legacy": "legacy"}
 
 #: What the runtime inserts. Only its name matters here, by which the hook is found again.
 _HOOK: dict[str, object] = {"path": f"/usr/bin/{names.HOOK_NAMES[-1]}", "args": ["prestart"]}
+_PROGRAM = HookProgram(f"/usr/bin/{cdi_hooks.PROGRAM}", together=True)
 
 
 class Started(NamedTuple):
@@ -45,16 +53,13 @@ def start(container: ContainerSide, host: HostSide, mode: str) -> Started:
     :raises nvgraft.base.errors.Refusal: the runtime refuses it.
     """
 
-    def look(gates: Sequence[str], devices: Sequence[str] | None) -> "Additions":
-        return _additions(host, gates, devices)
-
     done = rewrite(
         container.data,
         host.config,
         RUNTIME_MODES[mode] or host.config.runtime_mode,
         _HOOK,
-        look,
-        lambda _: _HOOK,
+        _CaseLook(host),
+        lambda links: _PROGRAM.hooks(links_step(links)),
     )
     remarks = tuple(_remark(level, line) for level, line in done.log)
     called = _calls_hook(done.data)
@@ -83,22 +88,61 @@ def _calls_hook(data: bytes) -> bool:
     )
 
 
-def _additions(host: HostSide, gates: Sequence[str], devices: Sequence[str] | None) -> "Additions":
-    """Return what the runtime adds on this machine, or on a recorded host."""
-    from nvgraft.wrapper import additions
+class _CaseSource(CdiSource):
+    """The host of a case: this machine, or a recorded one."""
 
-    if host.document is None:
-        from nvgraft.runtime import search_path
+    def __init__(self, host: HostSide) -> None:
+        facts = host.facts
+        if host.document is None:
+            from nvgraft.host.live import file_finder
+            from nvgraft.runtime import search_path
 
-        return additions.look_at_host(
-            host.config, search_path(os.environ.get("PATH")), gates, devices
+            finder = file_finder(host.config)
+            path = ":".join(search_path(os.environ.get("PATH")))
+        else:
+            finder = FileFinder(facts.tree, facts.machine, lambda: facts.entries)
+            path = OFFLINE_PATH
+        super().__init__(finder, facts.root, facts.tree, path)
+        self._side = host
+
+    def host(self) -> Host:
+        return self._side.facts
+
+    def facts(self) -> CdiFacts | None:
+        if self._side.document is None:
+            return live_facts(self._side.facts)
+        return recorded_facts(self._side.document)
+
+
+class _CaseLook(SourceLook):
+    def __init__(self, host: HostSide) -> None:
+        super().__init__(host.config, lambda: _PROGRAM)
+        self._side = host
+
+    def open_source(self) -> CdiSource:
+        return _CaseSource(self._side)
+
+    def additions(self, gates: Sequence[str], devices: Sequence[str] | None) -> "Additions":
+        from nvgraft.wrapper import additions
+
+        source = self._source()
+        directories = source.search_path.split(":")
+        if self._side.document is None:
+            return additions.look_at_host(self._side.config, directories, gates, devices)
+        facts = source.facts()
+        drm = {} if facts is None else facts.drm
+        found = additions.find(
+            source.finder, directories, gates, devices, lambda address: drm.get(address, ())
         )
-    from nvgraft.host.graphics_files import FileFinder
+        return additions.below_root(found, source.root, source.finder)
 
-    facts = host.facts
-    finder = FileFinder(facts.tree, facts.machine, lambda: facts.entries)
-    drm = (host.document.get("cdi") or {}).get("drm", {})
-    found = additions.find(
-        finder, OFFLINE_PATH.split(":"), gates, devices, lambda address: drm.get(address, ())
-    )
-    return additions.below_root(found, facts.root, finder)
+    def registered(self, devices: Sequence[str]) -> Generated:
+        if self._side.document is None:
+            from nvgraft.cdi.injection import inject
+
+            return inject(self._side.config.runtime_cdi_spec_dirs, devices)
+        raise Refusal(
+            "",
+            f"failed to inject CDI devices: unresolvable CDI devices {', '.join(devices)}",
+            "a recorded host has no CDI specifications: ask on the host itself",
+        )

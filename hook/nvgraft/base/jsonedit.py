@@ -12,7 +12,7 @@ from nvgraft.base.values import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     #: For :meth:`Document.merge`: the text of a value, texts of an array's items, or members of an
     #: object.
@@ -34,11 +34,18 @@ class Place(Value):
 
 
 class Document:
-    """A JSON document and changes to it. No two changes may overlap: append once to each parent."""
+    """A JSON document and changes to it. No two changes may overlap: append once to each parent,
+    and do not change what is removed.
+    """
 
     def __init__(self, data: bytes) -> None:
         self.text = data.decode("utf-8", "surrogateescape")
         self._changes: list[tuple[int, int, str]] = []
+        #: Positions at which objects and arrays begin -> the text to append.
+        self._appended: dict[int, str] = {}
+        #: Positions at which objects and arrays begin -> those at which removed children begin.
+        self._removed: dict[int, set[int]] = {}
+        self._parents: dict[int, Place] = {}
 
     def root(self) -> Place:
         """Return the position of the whole value."""
@@ -94,8 +101,17 @@ class Document:
         """Append text to an object or array: a member (``"name":value``), an item, or several with
         commas.
         """
-        comma = "," if parent.value else ""
-        self._changes.append((parent.end - 1, parent.end - 1, comma + text))
+        self._parents[parent.start] = parent
+        self._appended[parent.start] = text
+
+    def is_appended(self, parent: Place) -> bool:
+        """Tell whether something is appended to an object or array."""
+        return parent.start in self._appended
+
+    def remove(self, parent: Place, child: Place) -> None:
+        """Remove a member of an object, or an item of an array."""
+        self._parents[parent.start] = parent
+        self._removed.setdefault(parent.start, set()).add(child.name_start)
 
     def merge(self, parent: Place, additions: Mapping[str, Addition]) -> None:
         """Add members to an object, and items to its arrays, making those that are missing.
@@ -127,17 +143,39 @@ class Document:
         """Replace a value."""
         self._changes.append((place.start, place.end, text))
 
-    def keep(self, parent: Place, children: Iterable[Place]) -> str:
-        """Return the text of an object or array with only these of its members or items."""
-        kept = ",".join(self.text[child.name_start : child.end] for child in children)
-        return self.text[parent.start] + kept + self.text[parent.end - 1]
-
     def changed(self) -> bytes:
         """Return the document with all changes made."""
         text = self.text
-        for start, end, new in sorted(self._changes, reverse=True):
+        changes = self._changes + [
+            change for parent in self._parents.values() for change in self._in_parent(parent)
+        ]
+        for start, end, new in sorted(changes, reverse=True):
             text = text[:start] + new + text[end:]
         return text.encode("utf-8", "surrogateescape")
+
+    def _in_parent(self, parent: Place) -> list[tuple[int, int, str]]:
+        """Return the changes that remove children of an object or array, and append others."""
+        removed = self._removed.get(parent.start, set())
+        added = self._appended.get(parent.start, "")
+        children = self._children(parent) if removed else []
+        kept = [child for child in children if child.name_start not in removed]
+        changes = [
+            (child.name_start, behind.name_start if behind else child.end, "")
+            for child, behind in zip(children, [*children[1:], None], strict=False)
+            if child not in kept
+        ]
+        if kept and children[-1] not in kept:  # the comma behind the last one that is kept
+            following = children[children.index(kept[-1]) + 1]
+            changes.append((kept[-1].end, following.name_start, ""))
+        if added:
+            comma = "," if (kept if removed else parent.value) else ""
+            changes.append((parent.end - 1, parent.end - 1, comma + added))
+        return changes
+
+    def _children(self, parent: Place) -> list[Place]:
+        if self.text[parent.start] == "[":
+            return self.items(parent)
+        return [place for _, place in self.members(parent)]
 
     def _skip(self, at: int) -> int:
         while self.text[at] in _SPACE:

@@ -42,7 +42,7 @@ _BINARIES = (
 _SERVICE_SOCKETS = ("nvidia-persistenced/socket", "nvidia-fabricmanager/socket")
 _MPS_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 - the driver's own default
 
-_CONTROL_NODES = (
+CONTROL_NODES = (
     "/dev/nvidia-modeset",
     "/dev/nvidia-uvm-tools",
     "/dev/nvidia-uvm",
@@ -102,15 +102,23 @@ class Contents(Value):
 
 
 class FoundDevice(Value):
-    """A GPU, or with ``mig_index`` one of its MIG devices, and what it needs."""
+    """A GPU, or with ``mig_index`` one of its MIG devices, and what it needs; ``absent`` are device
+    nodes that it needs and the host lacks.
+    """
 
     def __init__(
-        self, gpu_index: int, mig_index: int | None, uuid: str, contents: Contents
+        self,
+        gpu_index: int,
+        mig_index: int | None,
+        uuid: str,
+        contents: Contents,
+        absent: tuple[str, ...] = (),
     ) -> None:
         self.gpu_index = gpu_index
         self.mig_index = mig_index
         self.uuid = uuid
         self.contents = contents
+        self.absent = absent
 
 
 class Discovered(Value):
@@ -211,7 +219,13 @@ def discover(
     """
     discovery = Discovery(host, search_path, facts, finder)
     common = discovery.common()
-    return Discovered(common, discovery.devices(), discovery.missing)
+    devices = discovery.devices()
+    missing = [
+        f"{device.uuid} is left out: this host has no device node {', '.join(device.absent)}"
+        for device in devices
+        if device.absent
+    ]
+    return Discovered(common, [device for device in devices if not device.absent], missing)
 
 
 def _pci_address(gpu: Gpu) -> str:
@@ -222,7 +236,8 @@ def _pci_address(gpu: Gpu) -> str:
 class Discovery:
     """Finds what devices of one host need. For the parameters see :func:`discover`.
 
-    :ivar missing: one line for each device that was left out for want of a node.
+    :param features: EXPLICIT_LIBRARIES, NO_SOCKETS.
+    :param proc_tree: the tree with /proc; None if the driver root has it.
     """
 
     def __init__(
@@ -232,17 +247,18 @@ class Discovery:
         facts: CdiFacts | None,
         finder: FileFinder | None = None,
         features: Collection[str] = (),
+        proc_tree: Tree | None = None,
     ) -> None:
         self._host = host
-        self._tree = host.tree
+        self._proc_tree = proc_tree or host.tree
         self._finder = finder or FileFinder(host.tree, host.machine, lambda: host.entries)
+        self._tree = self._finder.tree
         self._root = host.root.rstrip("/")
         self._version = host.report.driver_version
         self._search_path = search_path
         self._facts = facts
         self._features = features
         self._minors: dict[str, int] | None = None
-        self.missing: list[str] = []
 
     def common(self) -> Contents:
         """Return what every device needs.
@@ -257,7 +273,7 @@ class Discovery:
                 f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(directories)}",
                 "NVIDIA_VISIBLE_DEVICES=void",
             ],
-            nodes=self._finder.char_devices(_CONTROL_NODES),
+            nodes=self._finder.char_devices(CONTROL_NODES),
             mounts=[
                 *(self._mount(mount.path, mount.target) for mount in graphics),
                 *map(self._mount, libraries),
@@ -333,7 +349,7 @@ class Discovery:
     # ---- devices
 
     def devices(self) -> list[FoundDevice]:
-        """Return the GPUs without MIG and the MIG devices that have their nodes."""
+        """Return the GPUs without MIG, and the MIG devices."""
         gpus = self._host.report.gpus
         found = [self.gpu(index) for index, gpu in enumerate(gpus) if gpu.mig != "enabled"]
         found += [
@@ -341,15 +357,15 @@ class Discovery:
             for index, gpu in enumerate(gpus)
             for mig_index in range(len(gpu.mig_devices) if gpu.mig == "enabled" else 0)
         ]
-        return [device for device in found if device is not None]
+        return found
 
-    def gpu(self, index: int) -> FoundDevice | None:
-        """Return a whole GPU by NVML's index, or None if it lacks its node."""
+    def gpu(self, index: int) -> FoundDevice:
+        """Return a whole GPU by NVML's index."""
         gpu = self._host.report.gpus[index]
         return self._device(index, None, gpu.uuid, gpu, (), self._drm_nodes(gpu))
 
-    def mig_device(self, index: int, mig_index: int) -> FoundDevice | None:
-        """Return a MIG device of a GPU, or None if it lacks a node."""
+    def mig_device(self, index: int, mig_index: int) -> FoundDevice:
+        """Return a MIG device of a GPU."""
         gpu = self._host.report.gpus[index]
         device = gpu.mig_devices[mig_index]
         needed = _capability_nodes(gpu, device, self._mig_minors())
@@ -357,7 +373,7 @@ class Discovery:
 
     def _mig_minors(self) -> dict[str, int]:
         if self._minors is None:
-            self._minors = dict(read_mig_minors(self._tree))
+            self._minors = dict(read_mig_minors(self._proc_tree))
         return self._minors
 
     def _device(
@@ -368,22 +384,18 @@ class Discovery:
         gpu: Gpu,
         needed: Iterable[str],
         optional: Iterable[str],
-    ) -> FoundDevice | None:
+    ) -> FoundDevice:
         required = [f"/dev/nvidia{gpu.minor}", *needed]
         nodes = self._finder.char_devices([*required, *optional])
         present = {node.path for node in nodes}
-        absent = [path for path in required if path not in present]
-        if absent:
-            self.missing.append(
-                f"{uuid} is left out: this host has no device node {', '.join(absent)}"
-            )
-            return None
         links = [
             link
             for kind in ("card", "render")
             for link in self._finder.drm_links(present, f"pci-{_pci_address(gpu)}-{kind}")
         ]
-        return FoundDevice(index, mig_index, uuid, Contents(nodes=nodes, steps=links_step(links)))
+        contents = Contents(nodes=nodes, steps=links_step(links))
+        absent = tuple([path for path in required if path not in present])
+        return FoundDevice(index, mig_index, uuid, contents, absent)
 
     def _drm_nodes(self, gpu: Gpu) -> list[str]:
         names = self._facts.drm.get(_pci_address(gpu), ()) if self._facts is not None else ()

@@ -25,19 +25,23 @@ class HookProgram(Value):
     """The program that takes the steps, and whether one process takes all of them.
 
     :param config: with ``together``, the config.toml that it reads; "" for the default file.
+    :param timeout: of each hook, in seconds, or None.
     """
 
-    def __init__(self, path: str, *, together: bool = False, config: str = "") -> None:
+    def __init__(
+        self, path: str, *, together: bool = False, config: str = "", timeout: int | None = None
+    ) -> None:
         self.path = path
         self.together = together
         self.config = config
+        self.timeout = timeout
 
     def hooks(self, steps: Iterable[Sequence[str]]) -> list[CdiHook]:
         """Return the hooks that take ``steps``, none twice."""
         listed = [list(step) for step in dict.fromkeys(map(tuple, steps))]
-        if not (self.together and listed):
-            return [hook(self.path, step) for step in listed]
-        return [hook(self.path, cdi_hooks.in_one(listed, self.config))]
+        if self.together and listed:
+            listed = [cdi_hooks.in_one(listed, self.config)]
+        return [hook(self.path, step, self.timeout) for step in listed]
 
 
 def host_spec(discovered: Discovered, strategies: Sequence[str], program: HookProgram) -> CdiSpec:
@@ -89,7 +93,7 @@ def edits(contents: Contents, program: HookProgram, *, groups: bool = True) -> C
     return CdiEdits() + whole
 
 
-def hook(path: str, step: Sequence[str]) -> CdiHook:
+def hook(path: str, step: Sequence[str], timeout: int | None = None) -> CdiHook:
     """Return the hook that takes one step with the program at ``path``. Its environment is never
     empty: without one it would get the image's (CVE-2025-23266).
 
@@ -97,7 +101,7 @@ def hook(path: str, step: Sequence[str]) -> CdiHook:
     """
     name = path.rpartition("/")[2]
     words = (name, "hook") if name == "nvidia-ctk" else (name,)
-    return CdiHook(STAGE, path, (*words, *step), cdi_hooks.ENVIRONMENT)
+    return CdiHook(STAGE, path, (*words, *step), cdi_hooks.ENVIRONMENT, timeout)
 
 
 def device_name(device: FoundDevice, strategy: str) -> str:

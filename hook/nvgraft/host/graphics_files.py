@@ -96,17 +96,21 @@ class FileFinder:
         """
         for directory in dict.fromkeys(directories):
             parent, _, last = f"{directory.rstrip('/')}/{pattern}".rpartition("/")
-            names = [last] if "*" not in last else self._names(parent, last)
+            names = [last] if "*" not in last else self._matching_names(parent, last)
             for name in names:
                 path = f"{parent}/{name}"
                 node = self.find(path)[1]
                 if node is not None and node.type != "dir":
                     yield path
 
-    def _names(self, directory: str, pattern: str) -> list[str]:
+    def _matching_names(self, directory: str, pattern: str) -> list[str]:
+        return [name for name in self.names(directory) if matches(name, pattern)]
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names in a directory, links followed; none if it is not one."""
         if directory not in self._listings:
             self._listings[directory] = self._listing(directory)
-        return [name for name in self._listings[directory] if matches(name, pattern)]
+        return self._listings[directory]
 
     def _listing(self, directory: str) -> list[str]:
         resolved, node = self.find(directory) if directory else ("/", Node("dir"))
@@ -137,6 +141,17 @@ class FileFinder:
                 if node is not None and node.type == "char" and node.rdev is not None:
                     devices.setdefault(path, CharDevice(path, node.rdev, node.mode, node.gid))
         return list(devices.values())
+
+    def gated(self, gate: str) -> tuple[list[CharDevice], list[str]]:
+        """Return the device nodes of a gated component and the files that belong to them; nothing
+        if the host has no such node.
+
+        :param gate: the component's variable.
+        """
+        patterns, files = table.GATED[gate]
+        nodes = self.char_devices(patterns)
+        nodes.sort(key=lambda node: (node.path.count("/"), node.path))
+        return nodes, [path for path in files if nodes and self.find(path)[1] is not None]
 
     # ---- libraries
 
@@ -257,7 +272,7 @@ class FileFinder:
         that are in ``nodes``.
         """
         directory = table.DRM_LINKS
-        for name in self._names(directory, pattern) if "*" in pattern else [pattern]:
+        for name in self._matching_names(directory, pattern) if "*" in pattern else [pattern]:
             path = f"{directory}/{name}"
             try:
                 node = self.tree.lstat(path)

@@ -86,6 +86,7 @@ def read_host(
     before_reading: Callable[[], None] = lambda: None,
     use_kept: bool = True,
     keep: bool = True,
+    in_root: bool = True,
 ) -> Host:
     """Return this host as :func:`nvgraft.host.live.read_live_host` does, from the kept inventory if
     that is valid.
@@ -95,6 +96,7 @@ def read_host(
         the host are loaded.
     :param use_kept: use the kept inventory, if it is still valid.
     :param keep: keep what is read now, as soon as its libraries are selected.
+    :param in_root: as in read_live_host().
     :raises Refusal: as read_live_host().
     """
     started = time.time_ns()
@@ -114,7 +116,7 @@ def read_host(
     from nvgraft.host import keep_inventory
     from nvgraft.host.live import read_live_host
 
-    host = read_live_host(config, meanwhile)
+    host = read_live_host(config, meanwhile, in_root=in_root)
     host.origin = f"read now: {difference}"
     if keep and signs is not None:
         host.keep = lambda libraries: keep_inventory.keep_inventory(

@@ -27,13 +27,17 @@ _CACHE = "/etc/ld.so.cache"
 _NVML_SONAME = "libnvidia-ml.so.1"
 
 
-def read_live_host(config: Config, meanwhile: Callable[[], None] = lambda: None) -> Host:
+def read_live_host(
+    config: Config, meanwhile: Callable[[], None] = lambda: None, *, in_root: bool = True
+) -> Host:
     """Read this host through its driver root. NVML is asked in a child process.
 
     A loader cache that cannot be read is refused later, by the inventory: the reference checks the
     container before.
 
     :param meanwhile: called while the child asks NVML, if it does, for work that need not wait.
+    :param in_root: whether the child changes its root to the driver root, as the reference CLI.
+        The reference's generators of CDI edits do not.
     :raises Refusal: stage ``initialization``: there is no NVML, or it reports an error.
     """
     root = config.cli_root or "/"
@@ -47,13 +51,15 @@ def read_live_host(config: Config, meanwhile: Callable[[], None] = lambda: None)
             "root in config.toml must name the driver root",
         ) from error
     try:
-        return _read_host(config, tree, root, meanwhile)
+        return _read_host(config, tree, root, meanwhile, in_root=in_root)
     except BaseException:
         tree.close()
         raise
 
 
-def _read_host(config: Config, tree: LiveTree, root: str, meanwhile: Callable[[], None]) -> Host:
+def _read_host(
+    config: Config, tree: LiveTree, root: str, meanwhile: Callable[[], None], *, in_root: bool
+) -> Host:
     machine = os.uname().machine
     entries, refusal = _try_cache(tree, config.cli_ldcache or _CACHE, root)
     # dlopen uses the default loader cache, even if another one is configured.
@@ -65,7 +71,7 @@ def _read_host(config: Config, tree: LiveTree, root: str, meanwhile: Callable[[]
         meanwhile()
         look_at_candidates(tree, entries, machine)
 
-    report = _driver_report(config, tree, loaded, root, machine, look_ahead)
+    report = _driver_report(config, tree, loaded, root, machine, look_ahead, in_root=in_root)
     try:
         majors = places.read_majors()
     except OSError as error:
@@ -121,6 +127,8 @@ def _driver_report(
     root: str,
     machine: str,
     meanwhile: Callable[[], None],
+    *,
+    in_root: bool,
 ) -> DriverReport:
     if config.host_snapshot:
         from nvgraft.host.snapshot import load_report
@@ -138,6 +146,8 @@ def _driver_report(
             f"no NVIDIA driver is installed{where}, or its directory is not in the loader"
             " cache: install it, or run ldconfig"
         )
+    if not in_root:
+        library, root = root.rstrip("/") + library, "/"
     return nvml.query(library, root, config.cli_user, config.cli_environment, meanwhile)
 
 

@@ -43,6 +43,10 @@ _NVGRAFT = ("nvgraft",)
 #: confined.
 LDCACHE_MODES = ("native", "ldconfig")
 
+#: How many hooks a container with CDI edits of nvgraft-runtime gets: one that takes all steps (the
+#: default), or one for each step, as the reference.
+CDI_HOOKS = ("one", "each")
+
 #: (table, key, attribute, default). A key has the type of its default; a tuple stands for a list of
 #: strings. Optional keys of the reference default to false or to the empty value: the reference
 #: treats unset and empty alike.
@@ -117,6 +121,7 @@ KEYS: tuple[tuple[tuple[str, ...], str, str, bool | int | str | tuple[str, ...]]
     (_NVGRAFT, "simulated-host", "simulated_host", False),
     (_NVGRAFT, "host-snapshot", "host_snapshot", ""),
     (_NVGRAFT, "ldcache", "ldcache_mode", LDCACHE_MODES[0]),
+    (_NVGRAFT, "cdi-hooks", "cdi_hooks", CDI_HOOKS[0]),
     (_NVGRAFT, "image-names", "image_names", names.IMAGE_NAMES),
     (_NVGRAFT, "image-directories", "image_directories", names.IMAGE_DIRECTORIES),
     (_NVGRAFT, "image-libraries", "image_libraries", names.IMAGE_LIBRARIES),
@@ -170,6 +175,7 @@ class Config(Value):
     simulated_host: bool
     host_snapshot: str
     ldcache_mode: str
+    cdi_hooks: str
     image_names: int
     image_directories: int
     image_libraries: int
@@ -346,6 +352,12 @@ def config_from_settings(
             "",
             f"{ERROR}nvgraft.ldcache value {config.ldcache_mode!r} is not known",
             'set it to "{}" (the default) or "{}"'.format(*LDCACHE_MODES),
+        )
+    if config.cdi_hooks not in CDI_HOOKS:
+        raise Refusal(
+            "",
+            f"{ERROR}nvgraft.cdi-hooks value {config.cdi_hooks!r} is not known",
+            'set it to "{}" (the default) or "{}"'.format(*CDI_HOOKS),
         )
     # Nobody else has seen the value yet.
     if "cli_user" not in values:

@@ -141,15 +141,15 @@ def resolve_request(container: ContainerConfig, config: Config) -> Request | Ski
         _mig_value(env, name, privileged)
         for name in (names.MIG_CONFIG_DEVICES, names.MIG_MONITOR_DEVICES)
     ]
-    channels, warnings = _imex_channels(container, config)
+    channels, warnings = requested_channels(container, config)
     capabilities, capability_source = _capabilities(
         env, config.supported_driver_capabilities, legacy
     )
     return Request(
         devices=devices.ids,
         capabilities=capabilities,
-        requirements=_requirements(env, config.disable_require, legacy),
-        imex_channels=ImexChannels(channels),
+        requirements=requirements_of(env, disabled=config.disable_require),
+        imex_channels=ImexChannels(channels or ()),
         mig_config=mig[0],
         mig_monitor=mig[1],
         legacy_image=legacy,
@@ -367,14 +367,14 @@ def _mig_value(env: dict[str, str], name: str, privileged: bool) -> str:
     return value
 
 
-def _imex_channels(
+def requested_channels(
     container: ContainerConfig, config: Config
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the channels as in the request, and a warning if they are ignored (reference behaviour
-    1.9).
+) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """Return the IMEX channels as in the request, or None if none are requested, and a warning if a
+    request is ignored (reference behaviour 1.9).
     """
     if config.features_ignore_imex_channel_requests:
-        return (), ()
+        return None, ()
     prefix = names.VOLUME_MOUNT_IMEX
     mounted = [
         item[len(prefix) :] for item in _mounted_ids(container, config) if item.startswith(prefix)
@@ -383,9 +383,9 @@ def _imex_channels(
         return tuple(mounted), ()
     channels = _listed(container.env, (names.IMEX_CHANNELS,), _is_legacy(container.env))
     if channels is None or channels == (names.ALL,):
-        return (), ()
+        return None, ()
     if not _is_trusted(container, config):
-        return (), (
+        return None, (
             (
                 "Ignoring request by environment variable(s) in unprivileged container:"
                 f" [{names.IMEX_CHANNELS}]"
@@ -421,11 +421,13 @@ def _capabilities(
     return requested, source
 
 
-def _requirements(env: dict[str, str], disabled: bool, legacy: bool) -> tuple[str, ...]:
+def requirements_of(env: dict[str, str], *, disabled: bool = False) -> tuple[str, ...]:
     """Return the requirement expressions in the order of the variables' names (reference behaviour
     1.8).
 
     For a legacy image the expression that follows from CUDA_VERSION comes last.
+
+    :param disabled: whether config.toml switches requirements off.
     """
     if disabled or read_variable(env, names.DISABLE_REQUIRE) in names.TRUE_SPELLINGS:
         return ()
@@ -435,7 +437,7 @@ def _requirements(env: dict[str, str], disabled: bool, legacy: bool) -> tuple[st
         if name.startswith(names.REQUIRE_PREFIX)
         and not name.startswith(names.REQUIRE_JETPACK_PREFIX)
     ]
-    if legacy:
+    if _is_legacy(env):
         version = read_variable(env, names.CUDA_VERSION) or ""
         major, minor = _major_minor(version)
         expressions.append(f"cuda>={major}.{minor}")

@@ -112,21 +112,11 @@ def find(
     """
     additions = Additions()
     for gate in gates:
-        additions += _gated(finder, gate)
+        nodes, files = finder.gated(gate)
+        additions += Additions(nodes, map(FileMount, files))
     if devices is not None:
         additions += _graphics(finder, search_path, devices, drm_names)
     return additions
-
-
-def _gated(finder: FileFinder, gate: str) -> Additions:
-    patterns, paths = table.GATED[gate]
-    devices = finder.char_devices(patterns)
-    if not devices:
-        return Additions()
-    return Additions(
-        sorted(devices, key=lambda device: (device.path.count("/"), device.path)),
-        [FileMount(path) for path in paths if finder.find(path)[1] is not None],
-    )
 
 
 def _graphics(

@@ -1,42 +1,66 @@
-"""Write the additions of :mod:`nvgraft.wrapper.additions` (device nodes, files, links) into
-config.json.
+"""Write edits of CDI devices, and the additions of mode legacy, into config.json.
 
-The edits have the same members in the same order as the reference's, which edits config.json as by
-a CDI specification of what it has found (reference behaviour 9.8). An entry that exists in the same
-form is not added again.
+The edits have the same members in the same order as the reference's (reference behaviour 9.8). An
+entry of config.json that exists in the same form is not added again.
 """
 
 from __future__ import annotations
 
 from nvgraft.base.jsontext import dumps
 from nvgraft.base.paths import clean
+from nvgraft.cdi.edits import CdiEdits, CdiHook, CdiMount, CdiNode
 from nvgraft.request.oci import as_array, as_number, as_object, as_string
 from nvgraft_specs import graphics_files as table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from nvgraft.base.jsonedit import Addition, Document, Place
-    from nvgraft.host.graphics_files import CharDevice, FileMount
     from nvgraft.wrapper.additions import Additions
 
 _DEVICES = "struct field Linux.linux.devices of type []specs.LinuxDevice"
 _RULES = "struct field LinuxResources.linux.resources.devices of type []specs.LinuxDeviceCgroup"
 _MOUNTS = "struct field Spec.mounts of type []specs.Mount"
-_HOOKS = "struct field Hooks.hooks.createRuntime of type []specs.Hook"
 _DESTINATION = "destination"
+_ENV = "struct field Process.process.env of type []string"
 _GROUPS = "struct field User.process.user.additionalGids of type []uint32"
+#: The type of a node that has none, and the types to which a device rule gives access.
+_CHARACTER = "c"
+_RULED = ("b", _CHARACTER)
 
 
-def config_edits(
-    document: Document, additions: Additions, hook: dict[str, object] | None, *, groups: bool
-) -> dict[str, Addition]:
+def additions_edits(additions: Additions, hooks: Iterable[CdiHook], *, groups: bool) -> CdiEdits:
+    """Return the additions of mode legacy as edits.
+
+    :param hooks: the OCI hooks that make the links, if there are any.
+    :param groups: whether the process gets the groups of the nodes that only their group may open.
+    """
+    nodes = additions.nodes
+    return CdiEdits(
+        nodes=[
+            CdiNode(
+                node.path,
+                type=_CHARACTER,
+                major=node.rdev[0],
+                minor=node.rdev[1],
+                mode=node.mode,
+                permissions=table.NODE_ACCESS,
+                gid=node.gid or None,
+            )
+            for node in nodes
+        ],
+        mounts=[CdiMount(mount.path, mount.target, table.OPTIONS) for mount in additions.mounts],
+        hooks=hooks,
+        gids=dict.fromkeys(node.gid for node in nodes if groups and node.needs_group),
+    )
+
+
+def config_edits(document: Document, parts: Sequence[CdiEdits]) -> dict[str, Addition]:
     """Return the additions to be merged into the document's root. Arrays whose order changes are
     replaced in ``document`` here.
 
-    :param hook: the OCI hook that makes the links, if there are any.
-    :param groups: whether the process gets the groups of the nodes that only their group may open.
+    :param parts: applied one after the other.
     :raises JsonError: a member has another type than in the OCI specification.
     """
     root = document.root()
@@ -53,33 +77,58 @@ def config_edits(
     )
     hooks = _object(document, root, "hooks", "struct field Spec.hooks of type specs.Hooks")
     ids = [_number(document, user, name) for name in ("uid", "gid")]
-    nodes = [_node(node, *ids) for node in additions.nodes]
-    rules = [_rule(node) for node in additions.nodes]
+    nodes = [node for part in parts for node in part.nodes]
+    rules = [_rule(node) for node in nodes if (node.type or _CHARACTER) in _RULED]
     old_rules = as_array(_value(document, resources, "devices"), _RULES)
-    gids = dict.fromkeys(node.gid for node in additions.nodes if groups and node.needs_group)
     old_gids = as_array(_value(document, user, "additionalGids"), _GROUPS)
+    gids = dict.fromkeys(gid for part in parts for gid in part.gids if gid)
+    mounts = [_mount(mount) for part in parts for mount in part.mounts]
     edits: dict[str, Addition] = {
         "linux": {
-            "devices": _put(document, linux, "devices", "path", nodes, _DEVICES),
+            "devices": _put(
+                document, linux, "devices", "path", [_node(node, *ids) for node in nodes], _DEVICES
+            ),
             "resources": {
                 "devices": []
                 if old_rules[-len(rules) :] == rules
                 else [dumps(rule) for rule in rules]
             },
+            "netDevices": {
+                dumps(host_name)[1:-1]: dumps({"name": name})
+                for part in parts
+                for host_name, name in part.net_devices
+            },
+            "intelRdt": "".join([dumps(part.intel_rdt) for part in parts if part.intel_rdt][-1:]),
         },
-        "process": {
-            "user": {"additionalGids": [dumps(gid) for gid in gids if gid not in old_gids]}
-        },
-        "mounts": _put(
-            document, root, "mounts", _DESTINATION, map(_mount, additions.mounts), _MOUNTS
-        ),
-        "hooks": {
-            "createRuntime": [dumps(hook)]
-            if hook and hook not in as_array(_value(document, hooks, "createRuntime"), _HOOKS)
-            else []
-        },
+        "mounts": _put(document, root, "mounts", _DESTINATION, mounts, _MOUNTS) if mounts else [],
+        "hooks": _added_hooks(document, hooks, [hook for part in parts for hook in part.hooks]),
     }
+    if process is not None:
+        variables = [variable for part in parts for variable in part.env]
+        old_variables = as_array(_value(document, process, "env"), _ENV)
+        edits["process"] = {
+            "env": []
+            if old_variables[-len(variables) :] == variables
+            else [dumps(variable) for variable in variables],
+            "user": {"additionalGids": [dumps(gid) for gid in gids if gid not in old_gids]},
+        }
     return edits
+
+
+def _added_hooks(
+    document: Document, place: Place | None, hooks: Sequence[CdiHook]
+) -> dict[str, Addition]:
+    """Return the hooks that config.json does not have, by their stages."""
+    added: dict[str, list[str]] = {}
+    for hook in hooks:
+        old = as_array(
+            _value(document, place, hook.stage),
+            f"struct field Hooks.hooks.{hook.stage} of type []specs.Hook",
+        )
+        entry = _hook(hook)
+        if entry not in old:
+            added.setdefault(hook.stage, []).append(dumps(entry))
+    return dict(added)
 
 
 def _value(document: Document, parent: Place | None, name: str) -> object:
@@ -100,29 +149,51 @@ def _number(document: Document, user: Place | None, name: str) -> int:
     )
 
 
-def _node(node: CharDevice, uid: int, gid: int) -> dict[str, object]:
-    """Return a node's entry in linux.devices. The owner is the process's user, and its group unless
-    the node has one.
+def _node(node: CdiNode, uid: int, gid: int) -> dict[str, object]:
+    """Return a node's entry in linux.devices. The owner is the process's user, and its group,
+    unless the node has others.
     """
-    major, minor = node.rdev
     entry: dict[str, object] = {
         "path": node.path,
-        "type": "c",
-        "major": major,
-        "minor": minor,
-        "fileMode": node.mode,
+        "type": node.type or _CHARACTER,
+        "major": node.major,
+        "minor": node.minor,
     }
-    owners = {"uid": uid, "gid": node.gid or gid}
+    if node.mode is not None:
+        entry["fileMode"] = node.mode
+    owners = {"uid": uid if node.uid is None else node.uid}
+    owners["gid"] = gid if node.gid is None else node.gid
     return entry | {name: value for name, value in owners.items() if value}
 
 
-def _rule(node: CharDevice) -> dict[str, object]:
-    major, minor = node.rdev
-    return {"allow": True, "type": "c", "major": major, "minor": minor, "access": table.NODE_ACCESS}
+def _rule(node: CdiNode) -> dict[str, object]:
+    return {
+        "allow": True,
+        "type": node.type or _CHARACTER,
+        "major": node.major,
+        "minor": node.minor,
+        "access": node.permissions or table.NODE_ACCESS,
+    }
 
 
-def _mount(mount: FileMount) -> dict[str, object]:
-    return {"destination": mount.target, "source": mount.path, "options": list(table.OPTIONS)}
+def _mount(mount: CdiMount) -> dict[str, object]:
+    entry: dict[str, object] = {"destination": mount.target, "source": mount.source}
+    if mount.type:
+        entry["type"] = mount.type
+    if mount.options:
+        entry["options"] = list(mount.options)
+    return entry
+
+
+def _hook(hook: CdiHook) -> dict[str, object]:
+    entry: dict[str, object] = {"path": hook.path}
+    if hook.args:
+        entry["args"] = list(hook.args)
+    if hook.env:
+        entry["env"] = list(hook.env)
+    if hook.timeout is not None:
+        entry["timeout"] = hook.timeout
+    return entry
 
 
 def _put(

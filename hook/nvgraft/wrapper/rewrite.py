@@ -1,10 +1,11 @@
 """Decide the runtime wrapper's changes of a bundle's config.json, from documents alone.
 
-Nothing is written. The caller's ``look`` reads the host, if the container requests graphics or a
-gated component. All other text of config.json stays byte for byte (see ``nvgraft.base.jsonedit``).
+Nothing is written. The caller's ``look`` reads the host, if the container requests devices in a
+mode with CDI edits, graphics or a gated component. All other text of config.json stays byte for
+byte (see ``nvgraft.base.jsonedit``).
 
-Source: reference behaviour 9.2 to 9.5. The modes with CDI edits are refused. In mode legacy, the
-hook for CUDA compatibility libraries is left out with a warning.
+Source: reference behaviour 9.2 to 9.7. In mode legacy, the hook for CUDA compatibility libraries is
+left out with a warning.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from nvgraft.request.request import (
     LEGACY,
     DeviceRequest,
     Skip,
+    is_cdi_name,
     read_variable,
+    requested_channels,
     requested_devices,
-    resolve_mode,
+    requirements_of,
 )
 from nvgraft_specs import names
 
@@ -30,20 +33,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nvgraft.base.jsonedit import Addition
+    from nvgraft.cdi.edits import CdiEdits, CdiHook
+    from nvgraft.cdi.generation import CdiRequest
     from nvgraft.request.config import Config
     from nvgraft.request.oci import ContainerConfig
     from nvgraft.wrapper.additions import Additions
+    from nvgraft.wrapper.host_look import HostLook
 
-    #: Variables of gated components, device ids for graphics (None: not requested) -> this host's
-    #: additions.
-    Look = Callable[[Sequence[str], Sequence[str] | None], Additions]
-    #: Links, each TARGET::LINK -> the OCI hook that makes them.
-    LinkHook = Callable[[Sequence[str]], dict[str, object]]
+    #: Links, each TARGET::LINK -> the OCI hooks that make them.
+    LinkHooks = Callable[[Sequence[str]], list[CdiHook]]
+
+AUTO, CDI, CSV, JIT_CDI = "auto", "cdi", "csv", "jit-cdi"
+
+#: The kind of the devices that are generated for a container, in memory.
+AUTOMATIC_KIND = "runtime.nvidia.com/gpu"
+_AUTOMATIC_ERROR = "failed to create the automatic CDI modifier: "
 
 _MODIFY = "could not apply required modification to OCI specification: "
 LOAD = _MODIFY + "error loading OCI specification for modification: "
 EDIT = _MODIFY + "error modifying OCI spec: "
 WRITE = _MODIFY + "error writing modified OCI specification: "
+_CONSTRUCT = "failed to create NVIDIA Container Runtime: failed to construct OCI spec modifier: "
 
 #: Phrases of the reference's hook, as in ``nvgraft.request.oci`` -> those of its runtime for the
 #: same faults.
@@ -53,6 +63,7 @@ _HOOK_PHRASES = (
         "could not decode OCI spec: ",
         LOAD + "error loading OCI specification from file: error reading OCI specification: ",
     ),
+    (_CONSTRUCT, _CONSTRUCT),
     ("", EDIT),
 )
 
@@ -70,21 +81,31 @@ class Rewrite(Value):
 
 
 class _WrapperDecision(Value):
-    """Whether the hook is inserted, and the arguments ``gates`` and ``graphics_devices`` of
-    ``Look``.
+    """What a container gets.
+
+    :param inject: whether the hook is inserted; otherwise it is removed.
+    :param gates: in mode legacy, the variables of gated components.
+    :param graphics_devices: in mode legacy, the ids of the devices for graphics, or None.
+    :param generated: the devices that are generated, or None.
+    :param registered: qualified names of devices of specifications.
     """
 
     def __init__(
         self,
-        inject: bool,
-        gates: list[str],
-        graphics_devices: tuple[str, ...] | None,
-        log: tuple[tuple[str, str], ...],
+        log: Sequence[tuple[str, str]],
+        *,
+        inject: bool = False,
+        gates: Sequence[str] = (),
+        graphics_devices: tuple[str, ...] | None = None,
+        generated: CdiRequest | None = None,
+        registered: Sequence[str] = (),
     ) -> None:
+        self.log = tuple(log)
         self.inject = inject
-        self.gates = gates
+        self.gates = tuple(gates)
         self.graphics_devices = graphics_devices
-        self.log = log
+        self.generated = generated
+        self.registered = tuple(registered)
 
 
 def rewrite(
@@ -92,52 +113,74 @@ def rewrite(
     config: Config,
     configured: str,
     hook: dict[str, object],
-    look: Look,
-    link_hook: LinkHook,
+    look: HostLook,
+    link_hooks: LinkHooks,
 ) -> Rewrite:
     """Return the config.json ``data`` with all changes for the low-level runtime.
 
     :param configured: the mode of config.toml, or the one that the program's name fixes.
     :param hook: the OCI hook that is inserted in mode legacy.
-    :param look: called only if the container requests graphics or a gated component.
-    :raises Refusal: it cannot be read, it requests devices in a mode that is not supported, or
-        ``look`` refuses.
+    :param link_hooks: returns the OCI hooks for links that are made in mode legacy.
+    :raises Refusal: it cannot be read, a device that it requests is not there, or ``look`` refuses.
     """
     try:
         container = parse_config(data, complete=False)
         document = Document(data)
         root = document.root()
-        annotations = _annotations(document, root, config) if configured in ("auto", "cdi") else []
-        decision = _decide(container, annotations, config, configured)
-        additions = None
-        if decision.gates or decision.graphics_devices is not None:
-            additions = look(decision.gates, decision.graphics_devices)
+        annotations = _annotations(document, root, config) if configured in (AUTO, CDI) else []
+        decision = _decide(container, annotations, config, configured, look)
         if root.value is None:
             raise JsonError("unexpected null", "it has no members")
-        edits = [
-            _process_edits(document, root, decision.gates),
-            _hook_edits(document, root, hook if decision.inject else None),
-        ]
-        if additions is not None:
+        parts, log = _edits(decision, config, look, link_hooks)
+        edits = [_process_edits(document, root)]
+        if parts:
             from nvgraft.wrapper.edits import config_edits
 
-            edits.append(
-                config_edits(
-                    document,
-                    additions,
-                    link_hook(additions.links) if additions.links else None,
-                    groups=not config.features_no_additional_gids_for_device_nodes,
-                )
-            )
+            edits.append(config_edits(document, parts))
+        if decision.inject:
+            edits.append(_inserted_hook(document, root, hook))
         document.merge(root, _united(edits))
-        added = () if additions is None else _added(additions)
-        return Rewrite(document.changed(), decision.log + added)
+        if not decision.inject:
+            _remove_hooks(document, root)
+        return Rewrite(document.changed(), decision.log + log)
     except JsonError as error:
         raise in_runtime(
             Refusal("", f"could not decode OCI spec: {error.text}", f"config.json: {error.hint}")
         ) from None
     except Refusal as refusal:
         raise in_runtime(refusal) from None
+
+
+def _edits(
+    decision: _WrapperDecision, config: Config, look: HostLook, link_hooks: LinkHooks
+) -> tuple[list[CdiEdits], tuple[tuple[str, str], ...]]:
+    """Return the edits besides the hook, in the order in which they are applied, and lines for the
+    log.
+    """
+    if decision.registered:
+        found = look.registered(decision.registered)
+        return list(found.edits), found.log
+    if decision.generated is not None:
+        try:
+            found = look.generated(decision.generated)
+        except Refusal as refusal:
+            automatic = "" if decision.generated.csv else _AUTOMATIC_ERROR
+            raise Refusal("", automatic + refusal.text, refusal.hint) from None
+        return list(found.edits), found.log
+    if not decision.gates and decision.graphics_devices is None:
+        return [], ()
+    from nvgraft.cdi.edits import CdiEdits
+    from nvgraft.wrapper.edits import additions_edits
+
+    additions = look.additions(decision.gates, decision.graphics_devices)
+    links = link_hooks(additions.links) if additions.links else []
+    groups = not config.features_no_additional_gids_for_device_nodes
+    void = f"{names.VISIBLE_DEVICES}={names.VOID}"
+    parts = [
+        CdiEdits(env=[void] * len(decision.gates)),
+        additions_edits(additions, links, groups=groups),
+    ]
+    return parts, _added(additions)
 
 
 def _united(edits: list[dict[str, Addition]]) -> dict[str, Addition]:
@@ -173,41 +216,109 @@ def in_runtime(refusal: Refusal) -> Refusal:
 
 
 def _decide(
-    container: ContainerConfig, annotated: list[str], config: Config, configured: str
+    container: ContainerConfig,
+    annotated: list[str],
+    config: Config,
+    configured: str,
+    look: HostLook,
 ) -> _WrapperDecision:
     """Decide what the container gets (reference behaviour 9.3)."""
-    if configured not in names.MODES:
-        fix = f"set nvidia-container-runtime.mode in config.toml to one of {', '.join(names.MODES)}"
-        raise Refusal("", f'invalid mode "{configured}"', fix)
+    _check_mode(configured)
     devices = requested_devices(container, config)
-    ids = () if isinstance(devices, Skip) else devices.ids
-    mode, line = resolve_mode(configured, annotated or ids)
+    mode, line = _resolve(configured, devices, annotated, look)
     log = [("info", line)]
     if isinstance(devices, Skip) and devices.warning:
         log.append(("warning", devices.warning))
-    if mode == "cdi" and annotated:
-        devices = DeviceRequest(tuple(annotated), "CDI annotations")
-    if mode != LEGACY and isinstance(devices, DeviceRequest):
+    if mode == CDI and annotated:
+        devices = DeviceRequest(tuple(dict.fromkeys(annotated)), "CDI annotations")
+    # In mode legacy the reference inserts the hook without a request too, and the hook decides.
+    inject = mode == LEGACY
+    requested = devices.reason if isinstance(devices, Skip) else devices.source
+    what = "inserted" if inject else "left out"
+    because = "" if inject or isinstance(devices, Skip) else f"mode {mode} adds the devices: "
+    log.append(("info", f"the prestart hook is {what}: {because}{requested}"))
+    if isinstance(devices, Skip):
+        return _WrapperDecision(log, inject=inject)
+    gates = [name for name in names.GATED_DEVICES if container.env.get(name) == names.GATE_OPEN]
+    if mode == LEGACY:
+        log += [("warning", line) for line in _remarks(gates, config)]
+        capabilities = (read_variable(container.env, names.DRIVER_CAPABILITIES) or "").split(",")
+        graphics = any(name in _GRAPHICS for name in capabilities)
+        return _WrapperDecision(
+            log, inject=True, gates=gates, graphics_devices=devices.ids if graphics else None
+        )
+    from nvgraft.cdi.generation import CdiRequest
+
+    if mode == CSV:
+        jetpack = container.env.get(names.REQUIRE_JETPACK_PREFIX)
+        request = CdiRequest(
+            devices.ids,
+            gates=gates,
+            csv=True,
+            every_csv_file=jetpack == names.EVERY_CSV_FILE,
+            requirements=requirements_of(container.env),
+        )
+        return _WrapperDecision(log, generated=request)
+    kind = AUTOMATIC_KIND if mode == JIT_CDI else config.runtime_cdi_default_kind
+    qualified = _qualified(devices.ids, kind)
+    automatic = [name for name in qualified if name.startswith(f"{AUTOMATIC_KIND}=")]
+    if not automatic:
+        return _WrapperDecision(log, registered=qualified)
+    if len(automatic) < len(qualified):
+        other = next(name for name in qualified if name not in automatic)
         raise Refusal(
             "",
-            f"mode {mode} is not served by nvgraft-runtime",
-            f"this container asks for {', '.join(devices.ids) or names.NONE}"
-            f" ({devices.source}); set nvidia-container-runtime.mode "
-            "to legacy in config.toml and request GPUs by index or UUID, or use the CDI"
-            " support of the engine",
+            "requesting a CDI device with vendor 'runtime.nvidia.com' is not supported when"
+            " requesting other CDI devices",
+            f"{automatic[0]} is made for this container, {other} is in a specification: request"
+            " only one of the two kinds",
         )
-    # Without a request the reference's default mode inserts nothing. In mode legacy it inserts the
-    # hook, which decides.
-    inject = mode == LEGACY and (configured == LEGACY or isinstance(devices, DeviceRequest))
-    reason = devices.reason if isinstance(devices, Skip) else devices.source
-    log.append(("info", f"the prestart hook is {'inserted' if inject else 'left out'}: {reason}"))
-    if isinstance(devices, Skip):
-        return _WrapperDecision(inject, [], None, tuple(log))
-    gates = [name for name in names.GATED_DEVICES if container.env.get(name) == names.GATE_OPEN]
-    log += [("warning", line) for line in _remarks(gates, config)]
-    capabilities = (read_variable(container.env, names.DRIVER_CAPABILITIES) or "").split(",")
-    graphics = any(name in _GRAPHICS for name in capabilities)
-    return _WrapperDecision(inject, gates, devices.ids if graphics else None, tuple(log))
+    channels, warnings = requested_channels(container, config)
+    log += [("warning", line) for line in warnings]
+    request = CdiRequest(
+        [name.partition("=")[2] for name in automatic],
+        gates=gates,
+        channels=channels,
+        every_csv_file=container.env.get(names.REQUIRE_JETPACK_PREFIX) == names.EVERY_CSV_FILE,
+    )
+    return _WrapperDecision(log, generated=request)
+
+
+def _check_mode(configured: str) -> None:
+    if configured in names.MODES:
+        return
+    fault = f'invalid mode "{configured}"' if configured else "a mode must be specified"
+    fix = f"set nvidia-container-runtime.mode in config.toml to one of {', '.join(names.MODES)}"
+    raise Refusal("", _CONSTRUCT + fault, fix)
+
+
+def _resolve(
+    configured: str, devices: DeviceRequest | Skip, annotated: Sequence[str], look: HostLook
+) -> tuple[str, str]:
+    """Return the mode, and the reference's log line for it."""
+    if configured != AUTO:
+        return configured, f"Using requested mode '{configured}'"
+    ids = () if isinstance(devices, Skip) else devices.ids
+    requested = annotated or ids
+    if requested and all(map(is_cdi_name, requested)):
+        mode = CDI
+    elif isinstance(devices, DeviceRequest) and look.platform() == "tegra":
+        mode = CSV
+    else:
+        mode = JIT_CDI  # without a request the host is not looked at
+    return mode, f"Auto-detected mode as '{mode}'"
+
+
+def _qualified(devices: Sequence[str], kind: str) -> list[str]:
+    """Return ids as qualified names; an empty list, and an empty id, stand for the device
+    ``none``.
+    """
+    return list(
+        dict.fromkeys(
+            device if is_cdi_name(device) else f"{kind}={device or names.NONE}"
+            for device in devices or (names.NONE,)
+        )
+    )
 
 
 def _remarks(gates: list[str], config: Config) -> list[str]:
@@ -250,46 +361,59 @@ def _annotations(document: Document, root: Place, config: Config) -> list[str]:
     return [name for value in values for name in value.split(",")]
 
 
-def _process_edits(document: Document, root: Place, gates: Sequence[str]) -> dict[str, Addition]:
-    """Return the additions to ``process``: uid and gid with their defaults, as the reference, and a
-    void variable for each gate.
+def _process_edits(document: Document, root: Place) -> dict[str, Addition]:
+    """Return the additions to ``process`` that every container gets: uid and gid with their
+    defaults, as the reference.
     """
     process = document.member(root, "process")
     if process is None or process.value is None:
         return {}
     user = document.member(process, "user")
     as_object(user and user.value, "struct field Process.process.user of type specs.User")
-    void = dumps(f"{names.VISIBLE_DEVICES}={names.VOID}")
-    return {"process": {"env": [void] * len(gates), "user": dict.fromkeys(_IDS, "0")}}
+    return {"process": {"user": dict.fromkeys(_IDS, "0")}}
 
 
-def _hook_edits(
-    document: Document, root: Place, hook: dict[str, object] | None
-) -> dict[str, Addition]:
-    """Return ``hook`` as an addition unless config.json has a hook of one of its names; if it is
-    None, remove those.
+def _inserted_hook(document: Document, root: Place, hook: dict[str, object]) -> dict[str, Addition]:
+    """Return ``hook`` as an addition, unless config.json has a hook of one of its names (reference
+    behaviour 9.4).
+    """
+    _, _, ours = _prestart_hooks(document, root)
+    return {"hooks": {"prestart": [] if ours else [dumps(hook)]}}
 
-    Source: reference behaviour 9.4.
+
+def _remove_hooks(document: Document, root: Place) -> None:
+    """Remove the hooks of one of our names: another program adds the devices (reference behaviour
+    9.4).
+    """
+    hooks, prestart, ours = _prestart_hooks(document, root)
+    if not ours or hooks is None or prestart is None:
+        return
+    if len(ours) == len(document.items(prestart)) and not document.is_appended(prestart):
+        document.remove(hooks, prestart)
+    else:
+        for item in ours:
+            document.remove(prestart, item)
+
+
+def _prestart_hooks(
+    document: Document, root: Place
+) -> tuple[Place | None, Place | None, list[Place]]:
+    """Return the members ``hooks`` and ``hooks.prestart``, and the items in the latter that have
+    one of our names.
     """
     hooks = document.member(root, "hooks")
-    prestart = None
-    ours: list[Place] = []
-    if hooks is not None:
-        as_object(hooks.value, "struct field Spec.hooks of type specs.Hooks")
-        prestart = document.member(hooks, "prestart")
-    if prestart is not None:
-        as_array(prestart.value, "struct field Hooks.hooks.prestart of type []specs.Hook")
-        ours = [item for item in document.items(prestart) if _is_hook(document, item)]
-    if hook is not None:
-        return {"hooks": {"prestart": [] if ours else [dumps(hook)]}}
-    if ours and hooks is not None and prestart is not None:
-        others = [item for item in document.items(prestart) if item not in ours]
-        if others:
-            document.replace(prestart, document.keep(prestart, others))
-        else:
-            members = [place for _, place in document.members(hooks) if place != prestart]
-            document.replace(hooks, document.keep(hooks, members))
-    return {}
+    if hooks is None:
+        return None, None, []
+    as_object(hooks.value, "struct field Spec.hooks of type specs.Hooks")
+    prestart = document.member(hooks, "prestart")
+    if prestart is None:
+        return hooks, None, []
+    as_array(prestart.value, "struct field Hooks.hooks.prestart of type []specs.Hook")
+    return (
+        hooks,
+        prestart,
+        [item for item in document.items(prestart) if _is_hook(document, item)],
+    )
 
 
 def _is_hook(document: Document, item: Place) -> bool:
