@@ -151,7 +151,7 @@ class Bundle:
             f"{runtime} state {self.name} > /run/state || exit 2; {runtime} start {self.name} || "
             "exit 3; "
             f"for _ in $(seq 600); do {runtime} state {self.name} | "
-            "grep -q '\"status\": \"stopped\"' && break; sleep 0.05; done; "
+            'grep -q \'"status": "stopped"\' && break; sleep 0.05; done; '
             f'{runtime} delete {self.name} || exit 4; cat /run/out; grep \'"status": "created"\' '
             "/run/state || exit 5; "
             f"echo; echo '{CONFIG}'; cat {self.path}/config.json"

@@ -224,7 +224,7 @@ def _rewrite(data: bytes) -> None:
     }
     for mode in ("legacy", "auto"):
         try:
-            once = rewrite(data, _CONFIGURATIONS[0], mode, hook, _LOOK, link_hooks)
+            once = rewrite(data, _CONFIGURATIONS[0], mode, hook, lambda: _LOOK, link_hooks)
             parsed = oci.parse_config(once.data, complete=False)
         except Refusal as refusal:
             check_text(refusal.line())
@@ -232,7 +232,8 @@ def _rewrite(data: bytes) -> None:
         if mode == "legacy" and not any(line.startswith("Mounting ") for _, line in once.log):
             assert parsed.mounts == oci.parse_config(data, complete=False).mounts
         assert (
-            rewrite(once.data, _CONFIGURATIONS[0], mode, hook, _LOOK, link_hooks).data == once.data
+            rewrite(once.data, _CONFIGURATIONS[0], mode, hook, lambda: _LOOK, link_hooks).data
+            == once.data
         ), "a second rewrite changes the result of the first"
 
 

@@ -42,7 +42,7 @@ def rewrite_text(
     """Rewrite the text of a config.json on a host with these additions; without them, reading the
     host fails.
     """
-    return rewrite(text, Config(**settings), mode, HOOK, FixedLook(host), link_hooks)
+    return rewrite(text, Config(**settings), mode, HOOK, lambda: FixedLook(host), link_hooks)
 
 
 def link_hook(links: Sequence[str]) -> dict[str, object]:
@@ -65,7 +65,7 @@ def edited(
     """
     look = FixedLook(edits=edits, platform=platform)
     text = json.dumps(document).encode()
-    done = rewrite(text, Config(**settings), mode, HOOK, look, link_hooks)
+    done = rewrite(text, Config(**settings), mode, HOOK, lambda: look, link_hooks)
     return json.loads(done.data), look.asked
 
 
@@ -487,7 +487,7 @@ def test_the_host_is_asked_for_gates_and_devices() -> None:
         ("NVIDIA_VISIBLE_DEVICES=1,GPU-x", "NVIDIA_GDS=enabled"),
         ("NVIDIA_VISIBLE_DEVICES=none", GRAPHICS[1]),
     ):
-        rewrite(json.dumps(spec(*env)).encode(), Config(), "legacy", HOOK, look, link_hooks)
+        rewrite(json.dumps(spec(*env)).encode(), Config(), "legacy", HOOK, lambda: look, link_hooks)
     assert look.asked == [([], ("0",)), (["NVIDIA_GDS"], None), ([], ())]
 
 
@@ -670,7 +670,7 @@ def test_a_refusal_of_the_host_is_quoted() -> None:
 
     with pytest.raises(Refusal) as error:
         rewrite_with = json.dumps(spec(*GRAPHICS)).encode()
-        rewrite(rewrite_with, Config(), "legacy", HOOK, Refusing(), link_hooks)
+        rewrite(rewrite_with, Config(), "legacy", HOOK, Refusing, link_hooks)
     assert error.value.line() == (
         "could not apply required modification to OCI specification: error modifying OCI"
         " spec: first\nsecond\nlast | why"

@@ -863,6 +863,7 @@ def test_modules_for_graphics_are_loaded_on_demand(node: Node) -> None:
         {
             "nvgraft.cdi.edits",
             "nvgraft.cdi.generation",
+            "nvgraft.wrapper.host_look",
             "nvgraft.wrapper.additions",
             "nvgraft.wrapper.edits",
             "nvgraft.host.graphics_files",

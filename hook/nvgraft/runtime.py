@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import posixpath
 
-from nvgraft import __version__
+from nvgraft import __version__, startup
 from nvgraft.base import files
 from nvgraft.base._os import signal, stat
 from nvgraft.base.errors import NO_OUTPUT, Refusal, printable
@@ -28,7 +28,6 @@ from nvgraft.request.config import (
 )
 from nvgraft.request.oci import read_config
 from nvgraft.system.trusted import open_trusted
-from nvgraft.wrapper.host_look import LiveLook
 from nvgraft.wrapper.log import Log, LogOptions
 from nvgraft.wrapper.rewrite import WRITE, in_runtime, rewrite
 from nvgraft_specs import names
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     from nvgraft.cdi.edits import CdiHook
     from nvgraft.cdi.specification import HookProgram
+    from nvgraft.wrapper.host_look import HostLook
 
 #: The version of the OCI runtime specification that the reference names.
 _SPEC_VERSION = "1.3.0"
@@ -256,7 +256,7 @@ def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) 
         config,
         mode,
         hook_entry(config, os.environ, own),
-        LiveLook(config, lambda: hook_program(config, os.environ, own), directories),
+        lambda: _look(config, own, directories),
         lambda links: link_hooks(config, os.environ, own, links),
     )
     for level, line in done.log:
@@ -275,6 +275,17 @@ def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) 
                 f"{WRITE}error opening OCI specification file: open {path}: {files.reason(error)}",
                 hint,
             ) from None
+
+
+def _look(config: Config, own: str, directories: Sequence[str]) -> HostLook:
+    from nvgraft.wrapper.host_look import LiveLook
+
+    return LiveLook(
+        config,
+        lambda: hook_program(config, os.environ, own),
+        directories,
+        lambda: startup.load("devices"),
+    )
 
 
 def hook_entry(config: Config, environ: Mapping[str, str], own: str) -> dict[str, object]:

@@ -58,7 +58,7 @@ def start(container: ContainerSide, host: HostSide, mode: str) -> Started:
         host.config,
         RUNTIME_MODES[mode] or host.config.runtime_mode,
         _HOOK,
-        _CaseLook(host),
+        lambda: _CaseLook(host),
         lambda links: _PROGRAM.hooks(links_step(links)),
     )
     remarks = tuple(_remark(level, line) for level, line in done.log)

@@ -40,7 +40,7 @@ DIRECTORY = "bytecode"
 #: Group -> the group that is loaded before, and the modules that make up this group together with
 #: all that they import. A launcher loads ``hook`` or ``runtime`` first. ``look`` is loaded if a
 #: container has to be configured, ``host`` if the inventory is not kept, ``apply`` after the host
-#: was read, or while NVML is asked.
+#: was read, or while NVML is asked; ``devices`` if the runtime generates CDI devices.
 GROUPS = {
     "hook": ("", ("nvgraft.hook", "nvgraft.system.kept")),
     "look": (
@@ -72,6 +72,19 @@ GROUPS = {
         ),
     ),
     "runtime": ("", ("nvgraft.runtime",)),
+    "devices": (
+        "runtime",
+        (
+            "nvgraft.wrapper.host_look",
+            "nvgraft.wrapper.edits",
+            "nvgraft.cdi.live_source",
+            "nvgraft.cdi.selection",
+            "nvgraft.formats.elf",
+            "nvgraft.host.kept_inventory",
+            "nvgraft.host.live",
+            "nvgraft_specs.cdi_hooks",
+        ),
+    ),
 }
 
 _done: set[str] = set()

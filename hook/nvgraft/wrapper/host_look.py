@@ -94,15 +94,22 @@ class LiveLook(SourceLook):
     """This machine.
 
     :param search_path: the directories of binaries.
+    :param before_reading: called before the modules that read devices are loaded.
     """
 
     def __init__(
-        self, config: Config, program: Callable[[], HookProgram], search_path: Sequence[str]
+        self,
+        config: Config,
+        program: Callable[[], HookProgram],
+        search_path: Sequence[str],
+        before_reading: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(config, program)
         self._search_path = search_path
+        self._before_reading = before_reading
 
     def open_source(self) -> CdiSource:
+        self._before_reading()
         from nvgraft.cdi.live_source import LiveSource
 
         return LiveSource(self._config, ":".join(self._search_path))

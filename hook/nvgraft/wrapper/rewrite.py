@@ -113,25 +113,33 @@ def rewrite(
     config: Config,
     configured: str,
     hook: dict[str, object],
-    look: HostLook,
+    look: Callable[[], HostLook],
     link_hooks: LinkHooks,
 ) -> Rewrite:
     """Return the config.json ``data`` with all changes for the low-level runtime.
 
     :param configured: the mode of config.toml, or the one that the program's name fixes.
     :param hook: the OCI hook that is inserted in mode legacy.
+    :param look: returns the host; called once, if the container needs it.
     :param link_hooks: returns the OCI hooks for links that are made in mode legacy.
     :raises Refusal: it cannot be read, a device that it requests is not there, or ``look`` refuses.
     """
+    opened: list[HostLook] = []
+
+    def host() -> HostLook:
+        if not opened:
+            opened.append(look())
+        return opened[0]
+
     try:
         container = parse_config(data, complete=False)
         document = Document(data)
         root = document.root()
         annotations = _annotations(document, root, config) if configured in (AUTO, CDI) else []
-        decision = _decide(container, annotations, config, configured, look)
+        decision = _decide(container, annotations, config, configured, host)
         if root.value is None:
             raise JsonError("unexpected null", "it has no members")
-        parts, log = _edits(decision, config, look, link_hooks)
+        parts, log = _edits(decision, config, host, link_hooks)
         edits = [_process_edits(document, root)]
         if parts:
             from nvgraft.wrapper.edits import config_edits
@@ -152,17 +160,20 @@ def rewrite(
 
 
 def _edits(
-    decision: _WrapperDecision, config: Config, look: HostLook, link_hooks: LinkHooks
+    decision: _WrapperDecision,
+    config: Config,
+    look: Callable[[], HostLook],
+    link_hooks: LinkHooks,
 ) -> tuple[list[CdiEdits], tuple[tuple[str, str], ...]]:
     """Return the edits besides the hook, in the order in which they are applied, and lines for the
     log.
     """
     if decision.registered:
-        found = look.registered(decision.registered)
+        found = look().registered(decision.registered)
         return list(found.edits), found.log
     if decision.generated is not None:
         try:
-            found = look.generated(decision.generated)
+            found = look().generated(decision.generated)
         except Refusal as refusal:
             automatic = "" if decision.generated.csv else _AUTOMATIC_ERROR
             raise Refusal("", automatic + refusal.text, refusal.hint) from None
@@ -172,7 +183,7 @@ def _edits(
     from nvgraft.cdi.edits import CdiEdits
     from nvgraft.wrapper.edits import additions_edits
 
-    additions = look.additions(decision.gates, decision.graphics_devices)
+    additions = look().additions(decision.gates, decision.graphics_devices)
     links = link_hooks(additions.links) if additions.links else []
     groups = not config.features_no_additional_gids_for_device_nodes
     void = f"{names.VISIBLE_DEVICES}={names.VOID}"
@@ -220,7 +231,7 @@ def _decide(
     annotated: list[str],
     config: Config,
     configured: str,
-    look: HostLook,
+    look: Callable[[], HostLook],
 ) -> _WrapperDecision:
     """Decide what the container gets (reference behaviour 9.3)."""
     _check_mode(configured)
@@ -293,7 +304,10 @@ def _check_mode(configured: str) -> None:
 
 
 def _resolve(
-    configured: str, devices: DeviceRequest | Skip, annotated: Sequence[str], look: HostLook
+    configured: str,
+    devices: DeviceRequest | Skip,
+    annotated: Sequence[str],
+    look: Callable[[], HostLook],
 ) -> tuple[str, str]:
     """Return the mode, and the reference's log line for it."""
     if configured != AUTO:
@@ -302,7 +316,7 @@ def _resolve(
     requested = annotated or ids
     if requested and all(map(is_cdi_name, requested)):
         mode = CDI
-    elif isinstance(devices, DeviceRequest) and look.platform() == "tegra":
+    elif isinstance(devices, DeviceRequest) and look().platform() == "tegra":
         mode = CSV
     else:
         mode = JIT_CDI  # without a request the host is not looked at
