@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from nvgraft_cli.explain_error.known import WORD, KnownError, Layer, known
-from nvgraft_cli.explain_error.paste import blocks, lower
+from nvgraft_cli.explain_error.paste import blocks, lower, readings
 from nvgraft_specs.checks import FAILURES
 
 #: The reference's stages in their order: the stages before the failing one have succeeded.
@@ -47,7 +47,8 @@ _STAGE = re.compile(r"(?:nvidia-container-cli(?:\.real)?|nvgraft): ([a-z-]+) err
 _COMPLAINT = re.compile(
     r"error|fail|fatal|cannot|can't|could ?n[o']t|unable|denied|not found|no such|refused|invalid"
     r"|panic|exception|unsupported|missing|timed? ?out|abort|not permitted|exited with|killed"
-    r"|segmentation|signal",
+    r"|segmentation|signal|no space|too many|exceed|rejected|insufficient"
+    r"|not (?:support|avail|allow)",
     re.IGNORECASE,
 )
 #: Lines that follow an error and do not tell more.
@@ -142,9 +143,7 @@ class _Hit:
 
 def analyse(text: str) -> Analysis:
     """Analyse a paste. Errors that are not known are not guessed."""
-    reading = _Reading()
-    for block in blocks(text):
-        _read(block, reading)
+    reading = min(map(_reading, readings(text)), key=_place)
     meanings = _ranked(list(reading.meanings.values()))
     innermost, speaker = ("", None) if meanings else _innermost(reading.complaint)
     return Analysis(
@@ -161,6 +160,21 @@ def analyse(text: str) -> Analysis:
         () if meanings else _in_general(innermost),
         () if meanings else known().checks[bool(speaker and speaker.inside)],
     )
+
+
+def _reading(text: str) -> _Reading:
+    reading = _Reading()
+    for block in blocks(text):
+        _read(block, reading)
+    return reading
+
+
+def _place(reading: _Reading) -> tuple[int, int]:
+    """Return the place of the first row that was found, and how many: earlier rows know more."""
+    rows = known().rows
+    found = [row for row, _ in reading.meanings.values()]
+    causes = [row for row in found if not row.symptom] or found
+    return min(map(rows.index, causes), default=len(rows)), len(causes)
 
 
 def _read(block: str, reading: _Reading) -> None:
