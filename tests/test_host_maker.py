@@ -5,6 +5,7 @@ import tomllib
 import pytest
 
 from nvgraft_cli.simulate import host_maker
+from nvgraft_cli.simulate.standins import build
 from nvgraft_specs import gallery
 from nvgraft_specs.models.host import Cdi, load_host
 
@@ -66,3 +67,10 @@ def test_a_host_without_display_devices_leaves_sys_alone() -> None:
     for drm in recorded:
         assert host_maker._drm(host.model_copy(update={"cdi": Cdi(kernel="6.1", drm=drm)})) == []
     assert host_maker._drm(host) == []
+
+
+def test_stand_ins_are_not_made_beside_a_real_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the nvidia module is loaded the hook has to read the snapshot, and a note says so."""
+    monkeypatch.setattr("os.path.exists", lambda path: path == "/sys/module/nvidia")
+    with pytest.raises(build.CannotCompile, match=r"^the nvidia kernel module is loaded, and"):
+        host_maker._refuse_beside_driver()
