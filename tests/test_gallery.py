@@ -9,9 +9,12 @@ import pytest
 
 from nvgraft_cli.case.hosts import read_snapshot
 from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.simulate import recipe
 from nvgraft_specs import gallery
 from nvgraft_specs.models.host import Device, Host, RegularFile, Symlink, load_host
 
+#: Hosts that one line describes.
+MADE = ["b200-580", "gb200-580", "h100-550", "h100-580", "l40s-580"]
 #: Libraries of the driver's packages that have versions of their own.
 OWN_VERSIONS = ("libnvidia-egl-wayland.so.", "libnvidia-nvvm.so.4.0.")
 
@@ -73,6 +76,27 @@ def test_a_changed_document_is_checked(tmp_path: Path, monkeypatch: pytest.Monke
         read_snapshot("eks-t4")
 
 
+@pytest.mark.parametrize("name", MADE)
+def test_a_host_that_is_made_from_a_line_is_what_the_line_makes(name: str) -> None:
+    """A document with `made_from` is the one that `nvgraft simulate --make` makes of that line."""
+    document = json.loads(Path(gallery.path(name)).read_text())
+    line, description = document["made_from"], document["description"]
+    assert recipe.make_document(line, name, description) == document
+
+
+def test_an_upgrade_changes_the_driver_and_nothing_else() -> None:
+    """The hosts h100-550 and h100-580 have the same GPUs and nodes, and another driver."""
+    before, after = (load_host(gallery.path(name)) for name in ("h100-550", "h100-580"))
+    assert before.nvml.gpus == after.nvml.gpus
+    assert before.topology == after.topology
+    nodes = [
+        {path: entry for path, entry in host.files.items() if path.startswith("/dev")}
+        for host in (before, after)
+    ]
+    assert nodes[0] == nodes[1]
+    assert (before.nvml.cuda_version, after.nvml.cuda_version) == ("12.4", "13.0")
+
+
 def test_the_error_of_an_unknown_host() -> None:
     """The error for an unknown host lists the names of the gallery."""
     with pytest.raises(KeyError, match="eks-t4"):
@@ -107,7 +131,7 @@ def test_loader_cache_names_recorded_libraries(host: Host) -> None:
         entry = host.files[resolve(host, path)]
         assert isinstance(entry, RegularFile), path
         assert entry.elf, path
-        assert entry.elf.bits == {"libc6,x86-64": 64, "libc6": 32}[flags]
+        assert entry.elf.bits == {"libc6,x86-64": 64, "libc6,AArch64": 64, "libc6": 32}[flags]
         assert entry.elf.soname == soname or (entry.elf.soname or "").startswith(soname + "."), path
 
 

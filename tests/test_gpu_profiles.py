@@ -77,7 +77,7 @@ def test_the_values_of_a_product_agree(profile: GpuProfile) -> None:
 
 def test_a_value_has_one_source() -> None:
     """A value that two groups state, or a group without a source, is refused."""
-    head = 'schema = "nvgraft.gpu-profile/1"\nname = "x"\ntitle = "X"\nmodels = ["X"]\n'
+    head = 'schema = "nvgraft.gpu-profile/1"\nname = "x"\ntitle = "X"\nmodels = ["X"]\nbrand = 14\n'
     group = '[[facts]]\nsource = "a text"\nsm_count = 1\n'
     assert parse_profile(head + group).values() == {"sm_count": 1}
     with pytest.raises(ValueError, match="sm_count has two sources"):

@@ -62,7 +62,7 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (("eks-t4", "--no-nvml", "--", "id"), "'--no-nvml' after HOST"),
         (
             ("eks-t5", "--", "id"),
-            "there is no simulated host and no file 'eks-t5'; did you mean eks-t4? | name one of debian-",
+            "there is no simulated host and no file 'eks-t5'; did you mean eks-t4? | name one of ",
         ),
         (("/", "--", "id"), "/: cannot be read: is a directory"),
         (

@@ -9,6 +9,7 @@ made by
 
 import argparse
 import contextlib
+import json
 import os
 import shlex
 import signal
@@ -49,6 +50,7 @@ COMMAND ends. Needs root. The exit code is that of COMMAND, 2 if the host could 
 _EXAMPLES = """\
 examples:
   nvgraft simulate --list
+  nvgraft simulate --make '8 x h100-sxm, driver 570.172.08, nvswitches 4' > node17.json
   sudo nvgraft simulate runfile-a10x2 -- ls -l /dev/nvidia0
   sudo nvgraft simulate ./node17.json -- bash
   sudo nvgraft simulate --name a eks-t4 -- sleep 1000 &
@@ -77,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "nvgraft simulate [--no-nvml] [--name NAME] [--fail WHAT] HOST -- COMMAND [ARG...]\n"
         "       nvgraft simulate --fail WHAT [--node NAME]\n"
+        "       nvgraft simulate --make LINE [--name NAME]\n"
         "       nvgraft simulate --list [--format {text,json}]"
     )
     parser.description = _DESCRIPTION
@@ -94,6 +97,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--name",
         metavar="NAME",
         help="while COMMAND runs, other commands can run on this host: nvgraft plan --node NAME",
+    )
+    parser.add_argument(
+        "--make",
+        metavar="LINE",
+        help="print the document of a host that a line describes: GPUs and driver, and nvswitches"
+        " N, nvlink, numa N, imex N, mig PROFILE..., or aarch64; --name is then the host's name",
     )
     parser.add_argument(
         "--fail",
@@ -133,6 +142,8 @@ def run(args: argparse.Namespace) -> int:
         if args.list:
             _list(args.format)
             return 0
+        if args.make is not None:
+            return _make(args.make, args.name or "host")
         if args.fail and args.named_host is None and args.host is None:
             return _fail(args.fail)
         name, command = _host_and_command(args)
@@ -187,6 +198,20 @@ def _host_and_command(args: argparse.Namespace) -> tuple[str, list[str]]:
             " nvgraft simulate --list shows the hosts"
         )
     return host, command
+
+
+def _make(line: str, name: str) -> int:
+    """Print the document of the host that a line describes."""
+    from nvgraft_cli.simulate import recipe
+    from nvgraft_specs.models.host import parse_host
+
+    try:
+        document = recipe.make_document(line, name)
+    except recipe.WrongRecipe as error:
+        raise InputError(f"--make: {error}") from error
+    parse_host(json.dumps(document).encode(), "--make")  # MIG devices that do not fit
+    print_document(document)
+    return 0
 
 
 def _fail(names: list[str]) -> int:

@@ -10,10 +10,15 @@ import os
 #: Host -> CRC-32 of its document as it ships. The tests check these documents; a document that
 #: somebody has changed or added is checked when it is read.
 CHECKSUMS = {
+    "b200-580": 0x93FCD61B,
     "debian-a100x8": 0xFBA47A92,
     "debian-a10g-index": 0xB02687EF,
     "debian-compat32": 0xDCBAA855,
     "eks-t4": 0x257FA4AF,
+    "gb200-580": 0x43706E22,
+    "h100-550": 0x54CDF614,
+    "h100-580": 0x9299666E,
+    "l40s-580": 0xA9035DAA,
     "mig-h100": 0xE5B1609C,
     "operator-driver-root": 0xCB53F855,
     "runfile-a10x2": 0x86CEE6A4,

@@ -154,6 +154,7 @@ class GpuProfile(Strict):
     models: list[Line] = Field(
         min_length=1, description="what NVML calls it, by which a host without `profile` finds it"
     )
+    brand: Annotated[int, Field(ge=0, le=64)] = Field(description="NVML's brand number")
     facts: list[Facts] = Field(min_length=1)
     mig: Mig | None = Field(default=None, description="absent: the product has no MIG")
 

@@ -235,6 +235,10 @@ class Host(Open):
         description="recorded from the files of a driver alone: its GPUs, device nodes and /proc"
         " are not known",
     )
+    made_from: Line | None = Field(
+        default=None,
+        description="the line from which `nvgraft simulate --make` has made the document",
+    )
     topology: Topology | None = None
     failures: list[Word] | None = Field(
         default=None,
