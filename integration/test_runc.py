@@ -68,7 +68,7 @@ def test_a_driver_root_below_dev(bundle: Bundle, tmp_path: Path) -> None:
     look = f"nvidia-smi; stat -c '%n %t:%T' /dev/nvidia0; {LOOK}"
     done = bundle.run(look, host=str(host))
     assert done.returncode == 0, done.stderr
-    assert "nvgraft simulated nvidia-smi" in done.stdout
+    assert "NVIDIA L4 " in done.stdout
     assert "/dev/nvidia0 c3:0" in done.stdout
     mounts = [line.split() for line in done.stdout.splitlines() if " - " in line]
     sources = {fields[4]: fields[3] for fields in mounts}

@@ -11,6 +11,7 @@ import re
 import stat
 import subprocess
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from nvgraft.system import syscalls
@@ -22,6 +23,11 @@ CONFIG_DIRECTORY = "/etc/nvidia-container-runtime"
 SNAPSHOT = f"{CONFIG_DIRECTORY}/nvgraft-host.json"
 
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+_INTERPRETERS = {
+    "x86_64": "/lib64/ld-linux-x86-64.so.2",
+    "aarch64": "/lib/ld-linux-aarch64.so.1",
+}
+_SMI = "nvidia-smi"
 _PCI_DEVICES = "/sys/bus/pci/devices"
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 #: One row of `ldconfig -p`: SONAME, libc and architecture, optional OS ABI and hardware
@@ -131,16 +137,36 @@ def _compile(host: Host) -> dict[str, bytes]:
     nvml = build.Exports(
         entry_points.read(entry_points.NVML, branch), otherwise="nvml_not_supported"
     )
-    found = {}
-    for library, source, exports in (
-        ("libnvidia-ml.so", "nvml.c", nvml),
-        ("libcuda.so", "cuda.c", None),
-    ):
-        name = f"{library}.{host.nvml.driver_version}"
-        found[name] = compiler.library(
-            build.SOURCES / source, f"{library}.1", needed.get(name, ()), exports=exports
-        )
-    return found
+    with ThreadPoolExecutor() as pool:  # which wait for compilers
+        building = {_SMI: pool.submit(_compile_smi, compiler, host)}
+        for library, source, exports in (
+            ("libnvidia-ml.so", "nvml.c", nvml),
+            ("libcuda.so", "cuda.c", None),
+        ):
+            name = f"{library}.{host.nvml.driver_version}"
+            building[name] = pool.submit(
+                compiler.library,
+                build.SOURCES / source,
+                f"{library}.1",
+                needed.get(name, ()),
+                exports=exports,
+            )
+    return {name: library.result() for name, library in building.items()}
+
+
+def _compile_smi(compiler: build.Compiler, host: Host) -> bytes:
+    """Return the program nvidia-smi, with the interpreter and the libraries that the host's names.
+
+    :raises CannotCompile: the compiler failed.
+    """
+    recorded = [
+        entry.elf
+        for path, entry in host.files.items()
+        if isinstance(entry, RegularFile) and entry.elf and os.path.basename(path) == _SMI
+    ]
+    interp = next((elf.interp for elf in recorded if elf.interp), _INTERPRETERS[os.uname().machine])
+    needed = recorded[0].needed if recorded else ()
+    return compiler.program(build.SOURCES / "nvidia_smi.c", interp, needed)
 
 
 def _proc(host: Host) -> None:
@@ -239,7 +265,7 @@ def _content(path: str, entry: Entry, host: Host, libraries: Mapping[str, bytes]
     if not isinstance(entry, RegularFile):
         return b""
     name = os.path.basename(path)
-    if name in libraries and entry.elf and entry.elf.bits == 64:
+    if name in libraries and (entry.elf.bits == 64 if entry.elf else name == _SMI):
         return libraries[name]
     if entry.content is not None:
         return entry.content.encode()
