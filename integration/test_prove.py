@@ -28,6 +28,7 @@ from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.case.processor import read_isa_level
 from nvgraft_cli.prove.loading import Object
+from nvgraft_cli.prove.modules import prove_module
 from nvgraft_cli.prove.proof import Proof, prove
 from nvgraft_cli.simulate.stubs import Loading, shared_object
 
@@ -701,6 +702,43 @@ def test_versions_of_the_c_library(root: Root, version: str) -> None:
         f"{LIBS}/liba.so.1", "libc.so.6", loading=Loading(versions_needed={"libc.so.6": [version]})
     )
     assert root.agree("liba.so.1").verdict == ("no" if "9.99" in version else "yes")
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_an_extension_module_with_the_wheels_beside_it(root: Root, found: bool) -> None:
+    """The extension module of a package of PyTorch's form gets the libraries that prove names."""
+    site, python = "usr/local/lib/python3.11/site-packages", "usr/local/bin/python3.11"
+    root.compile(python, _PROGRAM)
+    wheel = "$ORIGIN/../../nvidia/cuda_runtime/lib" if found else None
+    root.stub(f"{site}/nvidia/cuda_runtime/lib/libcudart.so.12", "libcudadep.so.1")
+    root.stub(f"{site}/nvidia/other/lib/libcudadep.so.1")
+    root.stub(
+        f"{site}/deep/lib/libdeep.so",
+        "libcudart.so.12",
+        loading=Loading(rpath=f"{wheel}:$ORIGIN/../../nvidia/other/lib" if wheel else None),
+    )
+    extension = f"{site}/deep/_C.cpython-311-x86_64-linux-gnu.so"
+    root.stub(extension, "libdeep.so", loading=Loading(rpath="$ORIGIN/lib"))
+    bundle = root.path.parent / "bundle"
+    bundle.mkdir()
+    document = {"ociVersion": "1.0.2", "root": {"path": str(root.path)}, "process": {"cwd": "/"}}
+    (bundle / "config.json").write_text(json.dumps(document))
+    with open_container(str(bundle)) as container:
+        case = Case(HostSide(HOST, Config(), read_snapshot(HOST)), container)
+        answer = prove_module("deep", case, f"/{python}")
+    (ours,) = answer.extensions
+    real = root.dlopen(f"/{extension}", f"/{python}").splitlines()
+    if found:
+        assert ours.load.root is not None
+        assert real == [
+            f"yes /{extension}",
+            *(f"new {path}" for path in _loaded(ours.load.root)),
+        ]
+        runtime = f"/{site}/nvidia/cuda_runtime/lib/libcudart.so.12"
+        assert answer.cuda["libcudart.so.12"].file == runtime
+    else:
+        assert real == [f"no {ours.load.failures[0].words}"]
+        assert any(note.startswith("libcudart.so.12 is in") for note in answer.notes)
 
 
 # ---- musl's loader

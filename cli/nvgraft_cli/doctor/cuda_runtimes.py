@@ -4,13 +4,14 @@ Only these directories are listed, and their names count towards the bounds of t
 that is linked statically into a program is not found.
 """
 
-import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nvgraft.formats.tree import PathError, Tree
+from nvgraft.formats.tree import Tree
 from nvgraft_cli.doctor.patient import LIBRARY_DIRECTORIES, Patient
+from nvgraft_cli.prove.program import started_program
+from nvgraft_cli.prove.pythons import names, prefixes, resolve, site_packages
 from nvgraft_specs.cuda_versions import FIRST_COMPATIBLE, MINIMUM_DRIVERS
 
 #: Wheels rename the copy that they bundle: libcudart-d0da41ae.so.11.0.
@@ -18,12 +19,6 @@ _NAME = re.compile(r"libcudart(?:-[0-9a-f]+)?\.so\.(\d{1,3})(?:\.(\d{1,3})(\.\d+
 _WHEEL = re.compile(r"nvidia_cuda_runtime(?:_cu\d+)?-(\d{1,3})\.(\d{1,3})[.\d]*\.dist-info")
 
 _TOOLKIT_DIRECTORIES = ("lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
-
-#: Toolkits, Pythons, wheels or runtimes of one directory that are looked at.
-_MOST = 32
-
-#: Prefixes of Python and conda, besides those of PATH and of the container's program.
-_PREFIXES = ("/usr/local", "/usr", "/opt/conda", "/opt/venv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +67,11 @@ def find_runtimes(patient: Patient) -> list[CudaRuntime]:
     found: dict[str, CudaRuntime] = {}
     seen: set[str] = set()
     for directory, wheel in _directories(patient):
-        resolved = _resolve(tree, directory)
+        resolved = resolve(tree, directory)
         if resolved in seen:
             continue
         seen.add(resolved)
-        for name in _names(tree, resolved, "libcudart"):
+        for name in names(tree, resolved, "libcudart"):
             match = _NAME.fullmatch(name)
             if match is None:
                 continue
@@ -105,52 +100,23 @@ def _directories(patient: Patient) -> Iterator[tuple[str, tuple[int, int] | None
     for directory in (*LIBRARY_DIRECTORIES, *env.get("LD_LIBRARY_PATH", "").split(":")):
         if directory.startswith("/"):
             yield directory, None
-    for name in _names(tree, _resolve(tree, "/usr/local"), "cuda"):
+    for name in names(tree, resolve(tree, "/usr/local"), "cuda"):
         for directory in _TOOLKIT_DIRECTORIES:
             yield f"/usr/local/{name}/{directory}", None
-    started = map(posixpath.dirname, patient.container.arguments[:1])
-    programs = [*env.get("PATH", "").split(":"), *started]
-    searched = [path.removesuffix("/bin") for path in programs if path.endswith("/bin")]
-    prefixes = [env.get("VIRTUAL_ENV", ""), env.get("CONDA_PREFIX", ""), *searched, *_PREFIXES]
-    for prefix in dict.fromkeys(prefixes):
-        if prefix.startswith("/"):
-            yield f"{prefix}/lib", None
-            for packages in _site_packages(tree, prefix):
-                yield from _wheels(tree, packages)
-
-
-def _site_packages(tree: Tree, prefix: str) -> Iterator[str]:
-    """Yield the directories below ``prefix`` into which pip installs."""
-    for lib in ("lib", "lib64"):
-        directory = _resolve(tree, f"{prefix}/{lib}")
-        for name in _names(tree, directory, "python3"):
-            for packages in ("site-packages", "dist-packages"):
-                yield f"{directory}/{name}/{packages}"
+    program = started_program(patient.planned, patient.container).path
+    for prefix in prefixes(env, program):
+        yield f"{prefix}/lib", None
+        for packages in site_packages(tree, prefix):
+            yield from _wheels(tree, packages)
 
 
 def _wheels(tree: Tree, packages: str) -> Iterator[tuple[str, tuple[int, int] | None]]:
     """Yield the directories in which NVIDIA's wheels and PyTorch keep libraries."""
     versions = [
         (int(match[1]), int(match[2]))
-        for name in _names(tree, _resolve(tree, packages), "nvidia_cuda_runtime")
+        for name in names(tree, resolve(tree, packages), "nvidia_cuda_runtime")
         if (match := _WHEEL.fullmatch(name))
     ]
-    for name in _names(tree, _resolve(tree, f"{packages}/nvidia"), ""):
+    for name in names(tree, resolve(tree, f"{packages}/nvidia"), ""):
         yield f"{packages}/nvidia/{name}/lib", max(versions, default=None)
     yield f"{packages}/torch/lib", None
-
-
-def _resolve(tree: Tree, path: str) -> str:
-    try:
-        return tree.resolve(path)
-    except (PathError, OSError):
-        return path
-
-
-def _names(tree: Tree, directory: str, prefix: str) -> list[str]:
-    """Return the first _MOST names in a directory with a prefix, none where it cannot be listed."""
-    try:
-        names = tree.listdir(directory)
-    except (PathError, OSError):
-        return []
-    return [name for name in names if name.startswith(prefix)][:_MOST]

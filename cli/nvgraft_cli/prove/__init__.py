@@ -1,7 +1,8 @@
 """``nvgraft prove``: tell whether a library or a program will load, and from which file.
 
 ``search`` finds one library as a loader does, ``loading`` loads an object with all that it needs,
-``proof`` answers one question, ``opened`` asks it for one case, also for ``why``, ``explain`` and
-``doctor``, and ``command`` prints the answers. Reading ELF files belongs to
+``program`` finds the program that the container runs, ``proof`` answers one question, ``opened``
+asks it for one case, also for ``why``, ``explain`` and ``doctor``, ``modules`` asks it for a module
+of Python, and ``command`` prints the answers. Reading ELF files belongs to
 :mod:`nvgraft_cli.case.dynamic`.
 """

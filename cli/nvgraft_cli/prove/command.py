@@ -1,6 +1,7 @@
 """``nvgraft prove``: print whether libraries and programs will load, and from which files."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from nvgraft.base.errors import Refusal
 from nvgraft_cli.case.hosts import ask_first
@@ -9,17 +10,27 @@ from nvgraft_cli.shell.arguments import add_answer, add_case
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 
+if TYPE_CHECKING:
+    from nvgraft_cli.prove.modules import ModuleProof
+    from nvgraft_cli.prove.proof import Proof
+
 _SCHEMA = "nvgraft.prove/1"
 
 _EXAMPLES = """\
 examples:
   nvgraft prove --container ./web --host node17.json
   nvgraft prove /usr/bin/nvidia-smi --container image.tar --host eks-t4
+  nvgraft prove --python torch --container image.tar --host eks-t4
 
 A library is opened as by dlopen() in the container's program. Missing symbols are not found.
 
-exit code: 0 everything loads, 1 something does not, 2 bad usage or input, 3 the hook refuses the
-container, 4 a file of the image is loaded in place of the host's"""
+--python finds the extension modules of a module or distribution, its other libraries, and those of
+NVIDIA's wheels beside it, and says which CUDA and driver libraries they get. Each is judged in a
+process of its own; what the module's Python code opens before, to help the loader, is not repeated.
+
+exit code: 0 everything loads, 1 something does not (of a module: an extension module), 2 bad usage
+or input, 3 the hook refuses the container, 4 a file of the image is loaded in place of the
+host's"""
 
 _REFUSED = 3
 
@@ -35,13 +46,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         metavar="WHAT",
         nargs="*",
-        default=["libcuda.so.1"],
         help="a SONAME or a path (default: libcuda.so.1)",
+    )
+    parser.add_argument(
+        "--python",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="a module of the image's Python, such as torch (may be repeated)",
     )
     parser.add_argument(
         "--program",
         metavar="PATH",
-        help="the program that opens a library (default: the container's own)",
+        help="the program that opens a library, or the Python (default: the container's own)",
     )
     add_case(parser)
     add_answer(parser)
@@ -65,6 +82,7 @@ def _prove_all(args: argparse.Namespace) -> int:
     from nvgraft_cli.case.bundle import open_container
     from nvgraft_cli.case.hosts import open_host
     from nvgraft_cli.case.planning import Case
+    from nvgraft_cli.prove.modules import prove_module
     from nvgraft_cli.prove.opened import prove_in_case
 
     with open_container(args.container, args.env) as container:
@@ -79,11 +97,20 @@ def _prove_all(args: argparse.Namespace) -> int:
             raise refusal
         if plan.decision == "skip":
             logs.get().info(f"note: the container gets nothing: {plan.reason}")
-        proofs = [prove_in_case(what, case, args.program) for what in args.what]
+        whats = args.what or ([] if args.python else ["libcuda.so.1"])
+        proofs = [prove_in_case(what, case, args.program) for what in whats]
+        modules = [prove_module(module, case, args.program) for module in args.python]
+    answers: list[Proof | ModuleProof] = [*proofs, *modules]
     if args.format == "json":
-        print_document({"schema": _SCHEMA, "proofs": [proof.document() for proof in proofs]})
+        print_document(
+            {
+                "schema": _SCHEMA,
+                "proofs": [proof.document() for proof in proofs],
+                "modules": [module.document() for module in modules],
+            }
+        )
     else:
-        texts = ["\n".join(proof.lines(colour=terminal.colour())) for proof in proofs]
+        texts = ["\n".join(answer.lines(colour=terminal.colour())) for answer in answers]
         terminal.show("\n\n".join(texts))
-    codes = {proof.exit_code for proof in proofs}
+    codes = {answer.exit_code for answer in answers}
     return 1 if 1 in codes else max(codes)

@@ -17,6 +17,9 @@ from nvgraft_cli.prove.search import Located, Requester, Searcher
 #: A loader's words for a library that it did not find.
 NOT_FOUND = "cannot open shared object file: No such file or directory"
 
+#: The name of CUDA's runtime, which opens libcuda.so.1.
+_CUDA_RUNTIME = "libcudart.so"
+
 #: What a snapshot may not record of an object, and the attribute of Dynamic that holds it.
 _RECORDED = (("search directories", "search"), ("versions", "versions_needed"))
 
@@ -71,19 +74,29 @@ class Load:
     :ivar failures: in the loader's order.
     :ivar unknown: facts that a snapshot does not record and that may change the outcome.
     :ivar ignored: the loader's messages about libraries that it does not preload.
+    :ivar opened_by: the library that opens it; "" if the program does.
     """
 
     root: Object | None
     failures: list[Failure] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
+    opened_by: str = ""
 
 
-def load(name: str, tree: PlannedTree, searcher: Searcher, program: Requester | None) -> Load:
+def load(
+    name: str,
+    tree: PlannedTree,
+    searcher: Searcher,
+    program: Requester | None,
+    after: str = "",
+) -> Load:
     """Load a library as ``program`` does with dlopen(), or start ``program``.
 
     :param name: the SONAME or path that dlopen() gets, or the program's own path.
     :param program: the running program, whose RPATH or RUNPATH counts; None if it is not known.
+    :param after: the path of a library that the program opens before. CUDA's runtime among its
+        objects, or else the library itself, then opens ``name``: its RPATH and RUNPATH count.
     """
     loading = _LoadedObjects(tree, searcher)
     if program is not None:
@@ -94,6 +107,8 @@ def load(name: str, tree: PlannedTree, searcher: Searcher, program: Requester | 
             return loading.outcome(started)
         loading.program_is_running()
     chain = [] if program is None else [program]
+    if after:
+        chain = loading.opened_before(after, chain)
     root = loading.loaded(name)
     if root is None:
         located = loading.find("" if program is None else program.path, name, chain)
@@ -117,13 +132,42 @@ class _LoadedObjects:
         self._loader: Object | None = None
         self._program = ""
         self._loaded_at_start: set[int] = set()
+        self._chains: dict[int, list[Requester]] = {}
+        self._opened_by = ""
         self.failures: list[Failure] = []
         self._unknown: list[str] = []
         self._ignored: list[str] = []
         self._enter_loader()
 
     def outcome(self, root: Object | None) -> Load:
-        return Load(root, self.failures, self._unknown + self._searcher.unknown, self._ignored)
+        return Load(
+            root,
+            self.failures,
+            self._unknown + self._searcher.unknown,
+            self._ignored,
+            self._opened_by,
+        )
+
+    def opened_before(self, path: str, chain: list[Requester]) -> list[Requester]:
+        """Load a library that the program opens first; return what led to the one that opens more.
+
+        Its failures do not count: they are those of another question.
+        """
+        located = self.find("" if not chain else chain[-1].path, path, chain)
+        if located is None:
+            self.failures.clear()
+            return chain
+        opened = self.enter(path, located)
+        if not opened.already_loaded:
+            self.load_needed([(opened, chain)])
+        self.failures.clear()
+        self._unknown.clear()
+        runtime = next(
+            (entry for name, entry in self._by_name.items() if name.startswith(_CUDA_RUNTIME)),
+            self._by_file[located.file],
+        )
+        self._opened_by = runtime.file
+        return self._chains.get(id(runtime), chain)
 
     def _enter_loader(self) -> None:
         """Enter the loader under its SONAME: it is always loaded, and libc.so.6 needs it."""
@@ -194,6 +238,7 @@ class _LoadedObjects:
             if current.facts is None:
                 continue
             needed_chain = [*current_chain, self._requester(current, current_chain)]
+            self._chains[id(current)] = needed_chain
             if len(self._by_file) > _OBJECTS or len(needed_chain) > _LEVELS:
                 raise Refusal(
                     "container",

@@ -7,6 +7,7 @@ ends in ``exec "$@"``, or a loader that gets the program as an argument.
 import posixpath
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nvgraft.formats.tree import PathError
@@ -104,14 +105,19 @@ def named_program(path: str, tree: PlannedTree, container: ContainerSide) -> Sta
 
 
 def _find(tree: PlannedTree, start: _Start, directory: str) -> str | None:
-    """Return the path of a command's program, or None if it is not in PATH.
-
-    A file that nobody may execute is taken if there is no other: modes may be lost in a copy.
-    """
+    """Return the path of a command's program, or None if it is not in PATH."""
     name = start.words[0]
     if "/" in name:
         return posixpath.normpath(posixpath.join(directory, name))
-    path = start.environment.get("PATH", _PATH)
+    return find_in_path(tree, start.environment, name)
+
+
+def find_in_path(tree: PlannedTree, environment: Mapping[str, str], name: str) -> str | None:
+    """Return the path of a program that PATH leads to, or None.
+
+    A file that nobody may execute is taken if there is no other: modes may be lost in a copy.
+    """
+    path = environment.get("PATH", _PATH)
     count_paths(tree, "PATH", path)
     found = None
     for place in path.split(":"):

@@ -236,51 +236,119 @@ def prove(
         requester = _requester(what, tree, facts)
     elif "/" not in what or facts is not None:
         requester, started = _opening_program(program, tree, container, notes)
-    opened_by = "" if requester is None or requester.path == what else requester.path
     first = facts if requester is None else requester.facts
     machine, bits = _machine(plan) if first is None else (first.machine, first.bits)
     path = started.loader or (
         first.interp if first is not None and first.interp else default_loader(machine, bits)
     )
-    static_loader = _static_loader(tree, requester)
+    opened_by = "" if requester is None or requester.path == what else requester.path
     try:
-        loader = static_loader or read_loader(tree, path, machine, bits)
+        loader = _static_loader(tree, requester) or read_loader(tree, path, machine, bits)
     except OSError as error:
         return _without_loader(what, path, opened_by, error, tree, notes)
-    environment = started.environment
-    access = access_of(container, tree)
-    if requester is not None and access.gains_rights(tree.resolve(requester.path)):
-        environment = {name: environment[name] for name in environment if name not in _UNSAFE}
-        notes.append(
-            f"{requester.path} runs with more rights than its user has: the loader ignores "
-            "LD_LIBRARY_PATH and LD_PRELOAD"
+    return Opener(
+        tree, plan, container, requester, started, loader, (machine, bits), isa_level, notes
+    ).proof(what)
+
+
+def open_program(
+    program: str,
+    tree: PlannedTree,
+    plan: Plan,
+    container: ContainerSide,
+    isa_level: str | None,
+) -> "Opener":
+    """Return what opens libraries in a program that the user names.
+
+    :raises InputError: it is not a program of the container, or its loader is missing.
+    """
+    notes: list[str] = []
+    requester, started = _opening_program(program, tree, container, notes)
+    if requester is None or requester.facts.interp is None:
+        raise InputError(
+            f"{program}: it cannot load libraries | pass --program the path of a program in the "
+            "container"
         )
-    searcher = Searcher(
-        tree,
-        loader,
-        machine,
-        bits,
-        requester,
-        environment,
-        container.working_directory,
-        isa_level,
-        access,
-        volumes_of(container, tree),
-    )
-    outcome = load(what, tree, searcher, requester)
-    notes.extend(outcome.ignored)
-    verdict = "no" if outcome.failures else "unknown" if outcome.unknown else "yes"
-    if loader.musl and any(loaded.from_host for loaded in _all(outcome.root)):
-        notes.append(
-            "the image is built on musl: the driver's libraries are built for glibc and need "
-            "symbols that musl lacks"
+    facts = requester.facts
+    machine, path = (facts.machine, facts.bits), requester.facts.interp
+    try:
+        loader = read_loader(tree, path, *machine)
+    except OSError as error:
+        raise InputError(
+            f"{program}: the image lacks its loader {path} | use an image with it"
+        ) from error
+    return Opener(tree, plan, container, requester, started, loader, machine, isa_level, notes)
+
+
+class Opener:
+    """A program that opens libraries, with its loader.
+
+    :param requester: the program; None if it is not known.
+    :param machine: machine and bits of the libraries.
+    :param notes: remarks of each proof.
+    """
+
+    def __init__(
+        self,
+        tree: PlannedTree,
+        plan: Plan,
+        container: ContainerSide,
+        requester: Requester | None,
+        started: StartedProgram,
+        loader: Loader,
+        machine: tuple[str, int],
+        isa_level: str | None,
+        notes: list[str],
+    ) -> None:
+        self._tree = tree
+        self._plan = plan
+        self._requester = requester
+        self._notes = notes
+        self.loader = loader
+        environment = started.environment
+        access = access_of(container, tree)
+        if requester is not None and access.gains_rights(tree.resolve(requester.path)):
+            environment = {name: environment[name] for name in environment if name not in _UNSAFE}
+            notes.append(
+                f"{requester.path} runs with more rights than its user has: the loader ignores "
+                "LD_LIBRARY_PATH and LD_PRELOAD"
+            )
+        self._searcher = Searcher(
+            tree,
+            loader,
+            *machine,
+            requester,
+            environment,
+            container.working_directory,
+            isa_level,
+            access,
+            volumes_of(container, tree),
         )
-        outcome.failures.append(
-            Failure(loader.path, what, "Error relocating: symbols of glibc are not in musl's libc")
-        )
-        verdict = "no"
-    final = final_file(what, outcome, plan, tree)
-    return Proof(what, verdict, opened_by, loader.path, outcome, tuple(notes), final)
+        self._unknown = tuple(self._searcher.unknown)
+
+    def proof(self, what: str, after: str = "") -> Proof:
+        """Answer whether a library loads that the program opens.
+
+        :param after: the path of a library that the program has opened before. Of the objects
+            that came with it, CUDA's runtime opens ``what``, or else the library itself does.
+        """
+        self._searcher.unknown = list(self._unknown)
+        outcome = load(what, self._tree, self._searcher, self._requester, after)
+        notes = [*self._notes, *outcome.ignored]
+        verdict = "no" if outcome.failures else "unknown" if outcome.unknown else "yes"
+        if self.loader.musl and any(loaded.from_host for loaded in all_objects(outcome.root)):
+            notes.append(
+                "the image is built on musl: the driver's libraries are built for glibc and need "
+                "symbols that musl lacks"
+            )
+            words = "Error relocating: symbols of glibc are not in musl's libc"
+            outcome.failures.append(Failure(self.loader.path, what, words))
+            verdict = "no"
+        opened_by = outcome.opened_by
+        if not opened_by and self._requester is not None and self._requester.path != what:
+            opened_by = self._requester.path
+        final = final_file(what, outcome, self._plan, self._tree)
+        return Proof(what, verdict, opened_by, self.loader.path, outcome, tuple(notes), final)
 
 
 def _static_loader(tree: PlannedTree, requester: Requester | None) -> Loader | None:
@@ -322,11 +390,12 @@ def _words(error: Exception) -> str:
     return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
 
 
-def _all(root: Object | None) -> Iterator[Object]:
+def all_objects(root: Object | None) -> Iterator[Object]:
+    """Yield an object and those that it needs, each as often as it is needed."""
     if root is not None:
         yield root
         for needed in root.needs:
-            yield from _all(needed)
+            yield from all_objects(needed)
 
 
 def _machine(plan: Plan) -> tuple[str, int]:

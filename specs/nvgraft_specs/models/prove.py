@@ -69,8 +69,39 @@ class Proof(Strict):
     notes: list[str]
 
 
+class CudaLibrary(Strict):
+    """A library of CUDA that is loaded with a module."""
+
+    name: str
+    path: str
+    side: Literal["host", "image"] = Field(alias="from")
+    how: str = Field(description="the rule by which it was found")
+
+
+class Module(Strict):
+    """The answer about one module of the image's Python."""
+
+    module: str = Field(description="as it was given")
+    version: str = Field(description="of its distribution, or empty")
+    path: str = Field(description="the module, the package, or the distribution's metadata")
+    verdict: Verdict
+    program: str = Field(description="the Python that imports it")
+    loader: str
+    extensions: list[Proof] = Field(
+        description="its extension modules, each judged in a process of its own"
+    )
+    libraries: list[Proof] = Field(
+        description="other libraries of it, and those of NVIDIA's wheels beside it that do not "
+        "load: its code may open them"
+    )
+    cuda: list[CudaLibrary]
+    driver: list[Proof] = Field(description="the driver's libraries that CUDA opens")
+    notes: list[str]
+
+
 class Proofs(Strict):
     """One proof for each argument, in their order."""
 
     version: Literal["nvgraft.prove/1"] = Field(alias="schema")
     proofs: list[Proof]
+    modules: list[Module] = Field(description="one for each --python, in their order")
