@@ -1,28 +1,28 @@
-"""Break the stand-in NVML of a simulated host: ``break_nvml.py init CODE`` or ``hang SECONDS``.
+"""Let a simulated host fail in the midst of a test: ``break_nvml.py HOST FAILURE``.
 
-The stand-in reads its failures from its own file (``struct sim_failures`` in driver.h), so that the
-file is changed in place.
+`nvgraft simulate --fail` does the same from the start, or on a running node that has a name.
 """
 
 import shlex
-import struct
 import sys
-
-LIBRARY = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
-_MAGIC = b"nvgraft-failures"
-#: Offsets behind the magic.
-_FIELDS = {"init": 0, "hang": 8}
+from pathlib import Path
 
 
-def command(field: str, value: int) -> str:
-    """Return the shell command that breaks NVML on a simulated host."""
-    return shlex.join([sys.executable, __file__, field, str(value)])
+def command(failure: str, host: str = "runfile-a10x2") -> str:
+    """Return the shell command that makes ``failure`` come about on a simulated host."""
+    return shlex.join([sys.executable, __file__, host, failure])
 
 
-def main(field: str, value: str) -> None:
-    with open(LIBRARY, "r+b") as file:
-        file.seek(file.read().index(_MAGIC) + len(_MAGIC) + _FIELDS[field])
-        file.write(struct.pack("<I", int(value)))
+def main(name: str, failure: str) -> None:
+    """Make a failure come about on the simulated host that is the current root."""
+    checkout = Path(__file__).parent.parent
+    sys.path[:0] = [str(checkout / part) for part in ("hook", "cli", "specs")]
+    from nvgraft_cli.simulate.standins import failures
+    from nvgraft_specs import gallery
+    from nvgraft_specs.models.host import load_host
+
+    host = load_host(gallery.path(name))
+    failures.apply([failures.parse(failure, host)], host)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ FROM_SNAPSHOT = (
     ("prepare", "message"),
     [
         (
-            break_nvml.command("init", 18),
+            break_nvml.command("nvml-init=18"),
             (
                 "initialization error: nvml error: driver/library version mismatch | the"
                 " driver was "
@@ -32,7 +32,7 @@ FROM_SNAPSHOT = (
             ),
         ),
         (
-            break_nvml.command("init", 9),
+            break_nvml.command("nvml-init=9"),
             "initialization error: nvml error: driver not loaded | ",
         ),
         (

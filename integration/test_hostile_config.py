@@ -674,7 +674,7 @@ def test_t39_other_volumes_do_not_matter(attacked: Attacked, path: str) -> None:
 
 # ---- T52: a child that hangs, and the runtime's time limit
 
-HANG = break_nvml.command("hang", 60)
+HANG = break_nvml.command("nvml-hang=60")
 TIMEOUT = 2
 
 

@@ -151,7 +151,9 @@ cat /run/log
 
 def test_the_watcher_follows_events_and_changes(installed: Installed) -> None:
     """The watcher reads the host after events of the driver and silent changes; SIGTERM ends it."""
-    script = WATCHED.format(cli=installed.cli, event=EVENT, broken=break_nvml.command("init", 9))
+    script = WATCHED.format(
+        cli=installed.cli, event=EVENT, broken=break_nvml.command("nvml-init=9")
+    )
     # In a network namespace of its own, so that no other listener gets the false event.
     simulate = [str(installed.cli), "simulate", "runfile-a10x2"]
     command = ["unshare", "--net", *simulate, "--", "sh", "-c", script]

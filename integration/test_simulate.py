@@ -141,7 +141,7 @@ def test_nvml_answers_as_recorded(name: str) -> None:
 @pytest.mark.parametrize("code", [9, 18, 999])
 def test_nvml_faults_can_be_injected(code: int) -> None:
     """nvmlInit fails with the code that the stand-in's library file says."""
-    broken = break_nvml.command("init", code)
+    broken = break_nvml.command(f"nvml-init={code}")
     done = simulate("sh", "-c", f"{broken}; exec '{sys.executable}' -c \"$0\"", ASK_NVML)
     assert (done.returncode, done.stderr) == (1, f"nvmlInit: {code}\n")
 
@@ -149,7 +149,7 @@ def test_nvml_faults_can_be_injected(code: int) -> None:
 @pytest.mark.requires("gcc")
 def test_nvml_can_hang() -> None:
     """nvmlInit takes as long as the stand-in's library file says."""
-    broken = break_nvml.command("hang", 30)
+    broken = break_nvml.command("nvml-hang=30")
     script = f"{broken}; timeout 1 '{sys.executable}' -c \"$0\"; echo $?"
     assert output("sh", "-c", script, ASK_NVML) == "124\n"
 

@@ -4,8 +4,12 @@ import io
 import json
 import re
 import tomllib
+from collections import Counter
+from collections.abc import Callable
 from importlib.resources import files
+from itertools import combinations
 from pathlib import Path
+from textwrap import fill, indent
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,6 +92,22 @@ def test_rows_are_well_formed() -> None:
         assert all(text.count("`") % 2 == 0 for text in texts)
 
 
+def test_no_two_rows_say_the_same() -> None:
+    """No two rows have nearly the same causes, and no phrase alone decides for two rows."""
+    said = [
+        (row["id"], set(re.findall(r"\w+", " ".join((row["cause"], *row.get("otherwise", ()))))))
+        for row in ROWS
+    ]
+    alike = [
+        (one, other)
+        for (one, words), (other, others) in combinations(said, 2)
+        if len(words & others) > 0.8 * len(words | others)
+    ]
+    assert alike == []
+    alone = [phrase for row in ROWS if "pattern" not in row for phrase in row["says"]]
+    assert [phrase for phrase, times in Counter(alone).items() if times > 1] == []
+
+
 WRAPPINGS = {
     "docker and runc": (
         "docker: Error response from daemon: failed to create task for container: "
@@ -133,6 +153,40 @@ def test_a_wrapped_error_is_recognised(wrapping: str, paste: str) -> None:
     bare, wrapped = analyse(paste), analyse(wrapping.replace("{}", paste))
     assert wrapped.meanings == bare.meanings != ()
     assert wrapped.stage == bare.stage != ""
+
+
+LINE_ENDS: dict[str, Callable[[str], str]] = {
+    "cut": lambda text: "\n".join(text[at : at + 80] for at in range(0, len(text), 80)),
+    "between words": lambda text: fill(text, 80),
+    "indented": lambda text: fill(text, 72, subsequent_indent="    "),
+    "quoted": lambda text: indent(fill(text, 78), "> "),
+    "Windows": lambda text: f"C:\\>docker run\r\n{text}\r\n",
+    "journald": lambda text: (
+        "Jan 01 10:00:00 node7 dockerd[812]: level=error"
+        f' msg="Handler for POST /start returned error: {json.dumps(text)[1:-1]}"'
+    ),
+    "kubelet in docker's JSON": lambda text: json.dumps(
+        {
+            "log": f'E0101 10:00:00.1 12 pod.go:98] "Error" err="failed: {json.dumps(text)}" pod="a"',
+            "stream": "stderr",
+        }
+    ),
+    "containerd's files": lambda text: f"2026-01-01T10:00:00.123456789Z stderr F {text}",
+}
+
+
+@pytest.mark.parametrize("lines", LINE_ENDS.values(), ids=LINE_ENDS)
+def test_the_lines_of_a_terminal_or_a_log_do_not_matter(lines: Callable[[str], str]) -> None:
+    """An error is recognised where its lines were wrapped, and where a log quotes it."""
+    sample = PASTES[::6]
+    missed = [row for row, text in sample if ids(lines(text)) != [row]]
+    assert len(missed) <= len(sample) // 100
+
+
+def test_lines_of_several_messages_are_not_joined() -> None:
+    """Two messages, the first of which is the longer, are not read as a wrapped one."""
+    first = "fatal: unable to access 'https://example.org/NVIDIA/cuda-samples.git/': no such host"
+    assert ids(f"ready\n{first}\nunknown error: 999\nexited") == []
 
 
 def test_wrappers_are_listed_from_the_outermost() -> None:
@@ -248,6 +302,23 @@ def test_the_innermost_message_of_an_unknown_error_is_told(
     assert (analysis.innermost, analysis.said_by) == (said, by)
     assert analysis.checks == known().checks[inside]
     assert len(analysis.checks) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("worker exited with code 137", "killed"),
+        ("sh: 1: /opt/run: Exec format error", "architecture"),
+        ("foo: cannot open bar: Keine Berechtigung", "EACCES"),
+        ("write /data/x: no space left on device", "quota"),
+    ],
+)
+def test_the_words_of_the_system_are_explained(text: str, means: str, capsys: Captured) -> None:
+    """Of an unknown error, errno words and exit codes are explained, without a diagnosis."""
+    (said,) = analyse(text).general
+    assert means in said
+    assert main(["explain-error", text]) == 1
+    assert f"means    {said[:60]}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """The texts of a simulated host: config.toml, and the kept libraries of this machine."""
 
 import tomllib
+from types import SimpleNamespace
 
 import pytest
 
 from nvgraft_cli.simulate import host_maker
+from nvgraft_cli.simulate.standins import build
 from nvgraft_specs import gallery
 from nvgraft_specs.models.host import Cdi, load_host
 
@@ -66,3 +68,21 @@ def test_a_host_without_display_devices_leaves_sys_alone() -> None:
     for drm in recorded:
         assert host_maker._drm(host.model_copy(update={"cdi": Cdi(kernel="6.1", drm=drm)})) == []
     assert host_maker._drm(host) == []
+
+
+def test_stand_ins_are_not_made_beside_a_real_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the nvidia module is loaded the hook has to read the snapshot, and a note says so."""
+    monkeypatch.setattr("os.path.exists", lambda path: path == "/sys/module/nvidia")
+    with pytest.raises(build.CannotCompile, match=r"^the nvidia kernel module is loaded, and"):
+        host_maker._refuse_beside_driver()
+
+
+def test_stand_ins_are_not_made_for_another_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that this machine cannot load has no stand-ins, and a note says so."""
+    host = load_host(gallery.path("eks-t4"))
+    uname = SimpleNamespace(machine="riscv64")
+    monkeypatch.setattr("os.uname", lambda: uname)
+    with pytest.raises(build.CannotCompile, match=r"^the host's driver is for EM_X86_64, this"):
+        host_maker._refuse_another_machine(host)
+    uname.machine = "x86_64"
+    host_maker._refuse_another_machine(host)

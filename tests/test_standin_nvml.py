@@ -19,6 +19,7 @@ from nvgraft.host import nvml
 from nvgraft_cli.simulate import stubs
 from nvgraft_cli.simulate.standins import build, data, entry_points
 from nvgraft_specs import gallery
+from nvgraft_specs.models.gpu_profile import GpuValues
 from nvgraft_specs.models.host import Host, load_host
 
 pytestmark = pytest.mark.requires("gcc")
@@ -89,18 +90,22 @@ class Driver:
         return code
 
 
-def compile_trial(host: Host, directory: Path) -> Path:
-    """Compile the stand-in of a host for trials."""
+def compiler(host: Host) -> build.Compiler:
+    """Return the compiler of a host, for this machine."""
     machine = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[os.uname().machine]
-    compiler = build.Compiler(
+    return build.Compiler(
         data.c_source(host), lambda soname: stubs.shared_object(64, machine, soname, (), None)
     )
+
+
+def compile_trial(host: Host, directory: Path) -> Path:
+    """Compile the stand-in of a host for trials."""
     source = directory / f"{host.name}.c"
     source.write_text(TRIAL)
     names = entry_points.read(entry_points.NVML, data.branch(host.nvml.driver_version))
     exports = build.Exports([*names, "trial_start"], "nvml_not_supported")
     path = directory / f"{host.name}-{host.nvml.driver_version}.so"
-    path.write_bytes(compiler.library(source, "libnvidia-ml.so.1", (), exports))
+    path.write_bytes(compiler(host).library(source, "libnvidia-ml.so.1", (), exports))
     return path
 
 
@@ -128,8 +133,16 @@ def unknown_host() -> Host:
     return with_nvml(host, gpus=[gpu]).model_copy(update={"name": "unknown"})
 
 
+def a100_host() -> Host:
+    """Return a host with eight A100, in whose memory something is reserved and used."""
+    host = load_host(gallery.path("debian-a100x8"))
+    values = GpuValues(memory_reserved_mib=571, memory_used_mib=1024)
+    gpus = [gpu.model_copy(update={"values": values}) for gpu in host.nvml.gpus]
+    return with_nvml(host, gpus=gpus)
+
+
 HOSTS: dict[str, Callable[[], Host]] = {
-    "a100": lambda: load_host(gallery.path("debian-a100x8")),
+    "a100": a100_host,
     "mig": mig_host,
     "unknown": unknown_host,
 }
@@ -358,6 +371,7 @@ def test_a_gpu_is_as_described(
     old = api.nvmlDeviceGetMemoryInfo(gpu)
     new = api.nvmlDeviceGetMemoryInfo(gpu, version=pynvml.nvmlMemory_v2)
     assert old.total == new.total == 40960 << 20
+    assert (new.used >> 20, new.reserved >> 20) == (1024, 571)
     assert old.used == new.used + new.reserved
     assert old.free == new.free == new.total - new.reserved - new.used
     assert api.nvmlSystemGetDriverVersion() == driver.host.nvml.driver_version
@@ -394,6 +408,48 @@ def test_what_is_not_known_is_not_supported(
     with pytest.raises(pynvml.NVMLError_NotSupported):
         api.nvmlDeviceGetTemperature(gpu, 0)
     assert api.nvmlDeviceGetName(gpu) == "NVIDIA Of Tomorrow"
+
+
+#: Structures of nvml/abi.h, and what they are in nvidia-ml-py.
+STRUCTURES = {
+    "pci_info": pynvml.nvmlPciInfo_t,
+    "pci_info_ext": pynvml.nvmlPciInfoExt_v1_t,
+    "memory": pynvml.c_nvmlMemory_t,
+    "memory_v2": pynvml.c_nvmlMemory_v2_t,
+    "utilization": pynvml.c_nvmlUtilization_t,
+    "temperature_v1": pynvml.c_nvmlTemperature_v1_t,
+    "sram_ecc_v1": pynvml.c_nvmlEccSramErrorStatus_v1_t,
+    "violation_time": pynvml.c_nvmlViolationTime_t,
+    "dynamic_states": pynvml.c_nvmlGpuDynamicPstatesInfo_t,
+    "process_list_v1": pynvml.c_nvmlProcessDetailList_v1_t,
+    "branch_info_v1": pynvml.c_nvmlSystemDriverBranchInfo_v1_t,
+    "fabric_info": pynvml.c_nvmlGpuFabricInfo_t,
+    "fabric_info_v2": pynvml.c_nvmlGpuFabricInfo_v2_t,
+    "fabric_info_v3": pynvml.c_nvmlGpuFabricInfo_v3_t,
+    "event": pynvml.c_nvmlEventData_t,
+    "attributes": pynvml.c_nvmlDeviceAttributes,
+    "placement": pynvml.c_nvmlGpuInstancePlacement_t,
+    "gi_profile": pynvml.c_nvmlGpuInstanceProfileInfo_t,
+    "gi_profile_v2": pynvml.c_nvmlGpuInstanceProfileInfo_v2_t,
+    "gi_info": pynvml.c_nvmlGpuInstanceInfo_t,
+    "ci_profile": pynvml.c_nvmlComputeInstanceProfileInfo_t,
+    "ci_profile_v2": pynvml.c_nvmlComputeInstanceProfileInfo_v2_t,
+    "ci_info": pynvml.c_nvmlComputeInstanceInfo_t,
+    "field": pynvml.c_nvmlFieldValue_t,
+}
+
+
+def test_structures_are_as_large_as_nvidia_ml_pys(tmp_path: Path) -> None:
+    """The stand-in writes structures of the size that programs pass."""
+    source = tmp_path / "sizes.c"
+    sizes = ", ".join(f"sizeof(struct {name})" for name in STRUCTURES)
+    attribute = '__attribute__((visibility("default")))'
+    source.write_text(f'#include "nvml/abi.h"\n{attribute} unsigned sizes[] = {{{sizes}}};\n')
+    path = tmp_path / "sizes.so"
+    path.write_bytes(compiler(unknown_host()).library(source, "libsizes.so.1"))
+    found = (ctypes.c_uint * len(STRUCTURES)).in_dll(ctypes.CDLL(str(path)), "sizes")
+    expected = {name: ctypes.sizeof(structure) for name, structure in STRUCTURES.items()}
+    assert dict(zip(STRUCTURES, found, strict=True)) == expected
 
 
 def test_structures_of_another_version_are_refused(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from nvgraft_cli.explain_error.known import WORD, KnownError, Layer, known
-from nvgraft_cli.explain_error.paste import blocks, lower
+from nvgraft_cli.explain_error.paste import blocks, lower, readings
 from nvgraft_specs.checks import FAILURES
 
 #: The reference's stages in their order: the stages before the failing one have succeeded.
@@ -39,13 +39,16 @@ _REACH = 600
 #: Places of one phrase, and numbers, that are looked at in a block.
 _TRIES = 20
 _NUMBERS = 200
-#: Characters of an unknown message that are quoted.
+#: Characters of an unknown message that are quoted, and general meanings that are told of it.
 _QUOTED = 300
+_GENERAL = 2
 
 _STAGE = re.compile(r"(?:nvidia-container-cli(?:\.real)?|nvgraft): ([a-z-]+) error: ?([^\n]*)")
 _COMPLAINT = re.compile(
     r"error|fail|fatal|cannot|can't|could ?n[o']t|unable|denied|not found|no such|refused|invalid"
-    r"|panic|exception|unsupported|missing|timed? ?out|abort|not permitted",
+    r"|panic|exception|unsupported|missing|timed? ?out|abort|not permitted|exited with|killed"
+    r"|segmentation|signal|no space|too many|exceed|rejected|insufficient"
+    r"|not (?:support|avail|allow)",
     re.IGNORECASE,
 )
 #: Lines that follow an error and do not tell more.
@@ -101,6 +104,7 @@ class Analysis:
     :ivar meanings: the recognised errors, the likeliest cause first.
     :ivar innermost: the innermost message of a paste in which nothing is recognised, or "".
     :ivar said_by: the program that said it, or "".
+    :ivar general: what words of the innermost message mean in any error.
     :ivar checks: the checks that separate the most causes where nothing is recognised.
     """
 
@@ -110,6 +114,7 @@ class Analysis:
     meanings: tuple[Meaning, ...]
     innermost: str
     said_by: str
+    general: tuple[str, ...]
     checks: tuple[str, ...]
 
 
@@ -138,9 +143,7 @@ class _Hit:
 
 def analyse(text: str) -> Analysis:
     """Analyse a paste. Errors that are not known are not guessed."""
-    reading = _Reading()
-    for block in blocks(text):
-        _read(block, reading)
+    reading = min(map(_reading, readings(text)), key=_place)
     meanings = _ranked(list(reading.meanings.values()))
     innermost, speaker = ("", None) if meanings else _innermost(reading.complaint)
     return Analysis(
@@ -154,8 +157,24 @@ def analyse(text: str) -> Analysis:
         meanings,
         innermost,
         speaker.name if speaker else "",
+        () if meanings else _in_general(innermost),
         () if meanings else known().checks[bool(speaker and speaker.inside)],
     )
+
+
+def _reading(text: str) -> _Reading:
+    reading = _Reading()
+    for block in blocks(text):
+        _read(block, reading)
+    return reading
+
+
+def _place(reading: _Reading) -> tuple[int, int]:
+    """Return the place of the first row that was found, and how many: earlier rows know more."""
+    rows = known().rows
+    found = [row for row, _ in reading.meanings.values()]
+    causes = [row for row in found if not row.symptom] or found
+    return min(map(rows.index, causes), default=len(rows)), len(causes)
 
 
 def _read(block: str, reading: _Reading) -> None:
@@ -271,6 +290,18 @@ def _innermost(block: str) -> tuple[str, Layer | None]:
     if logged := _LOGGED.findall(message):
         message = logged[-1]
     return (_TAIL.sub("", message) or line)[-_QUOTED:], layer
+
+
+def _in_general(message: str) -> tuple[str, ...]:
+    """Return what errno words, exit codes and signals in ``message`` mean in any error."""
+    small = lower(message)
+    found = (
+        word.means
+        for word in known().general
+        if any(phrase in small for phrase in word.says)
+        and (word.regex is None or word.regex.search(message))
+    )
+    return tuple(islice(found, _GENERAL))
 
 
 def _speaker(line: str) -> Layer | None:

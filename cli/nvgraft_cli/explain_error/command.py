@@ -106,6 +106,8 @@ def _unknown(analysis: "Analysis") -> Iterator[str]:
     if analysis.innermost:
         yield from _paragraph("message", printable(analysis.innermost))
         yield from _paragraph("said by", analysis.said_by or "a program that is not known here")
+    for means in analysis.general:
+        yield from _paragraph("means", means)
     yield ""
     yield "two checks that separate the most causes:"
     yield from _steps(analysis.checks)

@@ -71,11 +71,24 @@ class Spelling:
 
 
 @dataclass(frozen=True, slots=True)
+class Word:
+    """What a word of the system, an exit code or a signal means in any error.
+
+    :ivar regex: what decides where a phrase occurs, or None.
+    """
+
+    says: tuple[str, ...]
+    regex: re.Pattern[str] | None
+    means: str
+
+
+@dataclass(frozen=True, slots=True)
 class Known:
     """All that is known about errors.
 
     :ivar layers: from the outside in.
     :ivar words: what programs print in other languages, longest first, and the English words.
+    :ivar general: the meanings of words in general, the telling ones first.
     :ivar checks: the two checks for an unknown error, by whether it comes from the container.
     """
 
@@ -83,6 +96,7 @@ class Known:
     layers: tuple[Layer, ...]
     words: tuple[tuple[str, str], ...]
     spellings: tuple[Spelling, ...]
+    general: tuple[Word, ...]
     checks: dict[bool, tuple[str, ...]]
 
 
@@ -107,6 +121,14 @@ def known() -> Known:
                 re.compile("|".join(f"(?:{each})" for each in row["patterns"]), re.IGNORECASE),
             )
             for row in tables["spelling"]
+        ),
+        tuple(
+            Word(
+                tuple(row["says"]),
+                re.compile(row["pattern"], re.IGNORECASE) if "pattern" in row else None,
+                _bare(row["means"]),
+            )
+            for row in tables["general"]
         ),
         {place == "inside": tuple(map(_bare, steps)) for place, steps in tables["checks"].items()},
     )

@@ -2,11 +2,20 @@
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from nvgraft_cli.explain_error.known import known
 
 #: Bytes of a paste that are read.
 LIMIT = 1 << 24
+
+#: Characters of a paste that is read as one that a terminal has wrapped, too, and its widths.
+_WRAPPED = 1 << 15
+_WIDTHS = range(40, 400)
+#: What an indentation takes from the width of lines that were wrapped between words.
+_INDENTED = 8
+_CONTINUED = re.compile(r"[a-z]\w*(?: |$)")
+_QUOTING = re.compile(r"^(?:[>│|] ?)+", re.MULTILINE)
 
 #: Characters of a block, and those that a block repeats of the one before.
 _BLOCK = 1 << 18
@@ -37,6 +46,32 @@ def decode(data: bytes) -> str:
     if len(sample) > 8 and sample[1::2].count(0) > len(sample) * 0.4:
         return data.decode("utf-16-le", "replace")
     return data.decode("utf-8", "replace")
+
+
+def readings(text: str) -> Iterator[str]:
+    """Yield ``text``, and with the lines joined that a terminal or a program may have wrapped.
+
+    A full line may have been cut at the width, or between words.
+    """
+    yield text
+    if "\n" not in text.strip() or len(text) > _WRAPPED:
+        return
+    lines = [line.rstrip() for line in _QUOTING.sub("", text).strip().split("\n")]
+    width = max(map(len, lines))
+    if width not in _WIDTHS:
+        return
+    cut, words = lines[0], lines[0].lstrip()
+    joined = 0
+    for line, after in pairwise(lines):
+        cut += {width: "", width - 1: " "}.get(len(line), "\n") + after
+        after = after.lstrip()
+        full = after and len(line) + 1 + len(after.split(" ", 1)[0]) > width - _INDENTED
+        words += (" " if full else "\n") + after
+        if full:
+            joined += 2 if len(lines) == 2 or _CONTINUED.match(after) else 1
+    if joined > 1:
+        yield cut
+        yield words
 
 
 def blocks(text: str) -> Iterator[str]:

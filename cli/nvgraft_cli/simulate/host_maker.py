@@ -50,8 +50,9 @@ def make(host: Host, snapshot: bytes, *, compiled: bool) -> list[str]:
     root = host.root.rstrip("/")
     notes: list[str] = []
     libraries: dict[str, bytes] = {}
-    if compiled and _machine_of(host) == _MACHINES.get(os.uname().machine):
+    if compiled and _machine_of(host) is not None:
         try:
+            _refuse_another_machine(host)
             _refuse_beside_driver()
             libraries = _compile(host)
         except build.CannotCompile as error:
@@ -101,6 +102,19 @@ def _machine_of(host: Host) -> str | None:
     return next(
         (elf.machine for elf in elves if elf.bits == 64 and elf.machine in _MACHINES.values()), None
     )
+
+
+def _refuse_another_machine(host: Host) -> None:
+    """Refuse to compile stand-ins for a driver of another architecture.
+
+    :raises CannotCompile: this machine's compiler makes no files for it.
+    """
+    own = os.uname().machine
+    if _machine_of(host) != _MACHINES.get(own):
+        raise build.CannotCompile(
+            f"the host's driver is for {_machine_of(host)}, this machine is {own}: the hook reads"
+            " the GPUs from the snapshot, NVML has no functions"
+        )
 
 
 def _refuse_beside_driver() -> None:

@@ -24,7 +24,7 @@ Keys of an ``[[error]]``:
 
 FILES = (
     *("toolkit", "engine", "kubernetes", "cuda", "driver", "host"),
-    *("frameworks", "inside", "general", "layers", "languages"),
+    *("frameworks", "inside", "general", "layers", "words", "languages"),
 )
 
 #: Who can fix an error, by the value of ``fixed_by``.

@@ -41,4 +41,7 @@ class Analysis(Strict):
     meanings: list[Meaning] = Field(description="the likeliest cause first")
     innermost: str = Field(description="the innermost message where nothing is known, or empty")
     said_by: str = Field(description="the program that said it, or empty")
+    general: list[str] = Field(
+        description="what errno words, exit codes and signals in it mean in any error"
+    )
     checks: list[str] = Field(description="where nothing is known: what separates the causes")

@@ -1,13 +1,14 @@
 /* nvmlInternalGetExportTable: the table of functions without names that nvidia-smi asks for.
  *
  * What is known of it is what NVIDIA's mock NVML (k8s-test-infra, Apache-2.0) publishes, and what
- * nvidia-smi of the branches 470, 535 and 550 was seen to do with each answer. Slots are counted in
- * pointers from the start; the first holds the size in bytes.
+ * nvidia-smi of the branches 470, 535 and 550 was seen to ask, and to print for each answer. Slots
+ * are counted in pointers from the start; the first holds the size in bytes.
  */
 
 enum {
   SLOT_COUNT = 384,
   SLOT_HANDLE_BY_INDEX = 81,
+  SLOT_ENFORCED_POWER_LIMIT = 108,
   SLOT_PROCESSES_FIRST = 213,
   SLOT_PROCESSES_LAST = 215,
   SLOT_HOST_MAX_PCIE_GENERATION = 230,
@@ -35,6 +36,7 @@ NVML nvmlInternalGetExportTable(void ***table, const unsigned char *uuid) {
     export_table[i] = slot_unknown;
   export_table[0] = (void *)sizeof export_table;
   export_table[SLOT_HANDLE_BY_INDEX] = nvmlDeviceGetHandleByIndex_v2;
+  export_table[SLOT_ENFORCED_POWER_LIMIT] = nvmlDeviceGetEnforcedPowerLimit;
   for (unsigned i = SLOT_PROCESSES_FIRST; i <= SLOT_PROCESSES_LAST; i++)
     export_table[i] = no_processes;
   export_table[SLOT_HOST_MAX_PCIE_GENERATION] = nvmlDeviceGetMaxPcieLinkGeneration;
