@@ -136,6 +136,38 @@ def test_the_real_nvidia_smi_shows_the_containers_gpu(
 
 
 @pytest.mark.requires("driver-packages")
+@pytest.mark.parametrize("release", HOSTS)
+@pytest.mark.parametrize(
+    ("topology", "rows"),
+    [
+        ({"nvlink": "switch"}, [["X", "NV12", "NV12"], ["NV12", "X", "NV12"]]),
+        ({}, [["X", "NODE", "SYS"], ["NODE", "X", "SYS"]]),
+    ],
+)
+def test_the_topology_is_the_containers_part_of_the_hosts(
+    release: str,
+    topology: dict[str, object],
+    rows: list[list[str]],
+    bundle: Bundle,
+    tmp_path: Path,
+) -> None:
+    """`nvidia-smi topo -m` shows the links, the levels and the CPUs of the GPUs that are there."""
+    host = Path(host_with(release, "debian-a100x8", tmp_path))
+    numa = [
+        {"node": 0, "cpus": "0-31,64-95", "gpus": [0, 1, 2, 3]},
+        {"node": 1, "cpus": "32-63,96-127", "gpus": [4, 5, 6, 7]},
+    ]
+    document = json.loads(host.read_text()) | {"topology": topology | {"numa": numa}}
+    host.write_text(json.dumps(document))
+    done = smi(bundle, release, str(host), "nvidia-smi topo -m", "2,3,4")
+    assert done.returncode == 0, done.stderr
+    table = [[cell.strip() for cell in line.split("\t")] for line in done.stdout.splitlines()]
+    found = [row[1:] for row in table if row[0] in ("GPU0", "GPU1", "GPU2")]
+    assert [row[:3] for row in found[:2]] == rows
+    assert [row[3:5] for row in found] == [["0-31,64-95", "0"]] * 2 + [["32-63,96-127", "1"]]
+
+
+@pytest.mark.requires("driver-packages")
 def test_a_container_without_gpus_has_none(bundle: Bundle, tmp_path: Path) -> None:
     """With the driver's files and no GPU nvidia-smi says so, in its own words."""
     host = host_with("trixie", HOSTS["trixie"], tmp_path)

@@ -20,7 +20,7 @@ from nvgraft_cli.simulate import stubs
 from nvgraft_cli.simulate.standins import build, data, entry_points
 from nvgraft_specs import gallery
 from nvgraft_specs.models.gpu_profile import GpuValues
-from nvgraft_specs.models.host import Host, load_host
+from nvgraft_specs.models.host import Host, NumaNode, Topology, load_host
 
 pytestmark = pytest.mark.requires("gcc")
 
@@ -134,8 +134,16 @@ def unknown_host() -> Host:
 
 
 def a100_host() -> Host:
-    """Return a host with eight A100, in whose memory something is reserved and used."""
+    """Return a host with eight A100 on two CPUs, in whose memory something is reserved and used."""
     host = load_host(gallery.path("debian-a100x8"))
+    topology = Topology(
+        nvlink="switch",
+        numa=[
+            NumaNode(node=0, cpus="0-3,8", gpus=[0, 1, 2, 3]),
+            NumaNode(node=1, cpus="64-65", gpus=[4, 5, 6, 7]),
+        ],
+    )
+    host = host.model_copy(update={"topology": topology})
     values = GpuValues(memory_reserved_mib=571, memory_used_mib=1024)
     gpus = [gpu.model_copy(update={"values": values}) for gpu in host.nvml.gpus]
     return with_nvml(host, gpus=gpus)
@@ -489,21 +497,45 @@ def test_an_invented_handle_is_an_invalid_argument(
 def test_topology_is_as_described(
     compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
 ) -> None:
-    """GPUs whose links lead to NVSwitches reach each other over NVLink."""
+    """Levels, CPUs and memory nodes are those of the document, as NVML counts them."""
+    api = ask(compiled("a100"))
+    gpus = [api.nvmlDeviceGetHandleByIndex(index) for index in range(8)]
+    levels = [api.nvmlDeviceGetTopologyCommonAncestor(gpus[0], gpu) for gpu in gpus]
+    assert levels == [0, *[pynvml.NVML_TOPOLOGY_NODE] * 3, *[pynvml.NVML_TOPOLOGY_SYSTEM] * 4]
+    near = api.nvmlDeviceGetTopologyNearestGpus(gpus[5], pynvml.NVML_TOPOLOGY_NODE)
+    assert [api.nvmlDeviceGetIndex(gpu) for gpu in near] == [4, 6, 7]
+    of_cpu = api.nvmlSystemGetTopologyGpuSet(8)
+    assert [api.nvmlDeviceGetIndex(gpu) for gpu in of_cpu] == [0, 1, 2, 3]
+    assert list(api.nvmlDeviceGetCpuAffinity(gpus[0], 2)) == [0x10F, 0]
+    assert list(api.nvmlDeviceGetCpuAffinity(gpus[7], 2)) == [0, 3]
+    assert list(api.nvmlDeviceGetCpuAffinity(gpus[7], 1)) == [0]  # more CPUs than asked for
+    assert list(api.nvmlDeviceGetMemoryAffinity(gpus[7], 1, 0)) == [2]
+
+
+def test_nvlinks_are_as_described(
+    compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
+) -> None:
+    """All twelve links of an A100 lead to NVSwitches, and by them to every other GPU."""
     api = ask(compiled("a100"))
     one, other = (api.nvmlDeviceGetHandleByIndex(index) for index in (0, 7))
-    [field] = api.nvmlDeviceGetFieldValues(one, [pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT])
-    links = (
-        [
-            api.nvmlDeviceGetNvLinkState(one, number)
-            for number in range(pynvml.NVML_NVLINK_MAX_LINKS)
-        ]
-        if field.value.uiVal
-        else []
-    )
-    assert sum(links) == field.value.uiVal
-    status = api.nvmlDeviceGetP2PStatus(one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
-    assert (status == pynvml.NVML_P2P_STATUS_OK) == bool(links)
+    numbers = range(18)
+    assert [api.nvmlDeviceGetNvLinkState(one, number) for number in numbers] == [1] * 12 + [0] * 6
+    assert api.nvmlDeviceGetNvLinkRemoteDeviceType(one, 11) == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
+    for kind in (0, 1, 2):  # read, write, NVLink
+        assert api.nvmlDeviceGetP2PStatus(one, other, kind) == pynvml.NVML_P2P_STATUS_OK
+    fields = [
+        pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT,
+        pynvml.NVML_FI_DEV_NVSWITCH_CONNECTED_LINK_COUNT,
+        (pynvml.NVML_FI_DEV_NVLINK_GET_STATE, 11),
+        (pynvml.NVML_FI_DEV_NVLINK_GET_SPEED, 12),
+    ]
+    answers = api.nvmlDeviceGetFieldValues(one, fields)
+    assert [(field.nvmlReturn, field.value.uiVal) for field in answers] == [
+        (0, 12),
+        (0, 12),
+        (0, 1),
+        (pynvml.NVML_ERROR_NOT_SUPPORTED, 0),
+    ]
 
 
 def test_mig_devices_have_their_share(
@@ -591,8 +623,8 @@ TABLE = bytes.fromhex("c4fe3e6cc98f6c4ea327ee696e12f7c4")
 def test_the_export_table_answers_as_nvidia_smi_needs(
     compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
 ) -> None:
-    """The table says its size; a slot gives handles, three give no processes, another one the
-    host's PCIe generation; the rest is not supported for a device and ignored otherwise.
+    """The table says its size; slots give handles, no processes, the host's PCIe generation, the
+    enforced power limit and paths; the rest is not supported for a device and ignored otherwise.
     """
     api = ask(compiled("a100"))
     table = ctypes.POINTER(ctypes.c_void_p)()
@@ -609,6 +641,15 @@ def test_the_export_table_answers_as_nvidia_smi_needs(
     generation = ctypes.c_uint()
     assert slot(table[230])(handle, ctypes.addressof(generation), None) == 0
     assert generation.value == 4
+    path = ctypes.c_uint()
+    places = [ctypes.create_string_buffer(gpu) for gpu in (b"00000000:07:00.0", b"0:87:0.0")]
+    one, other = (ctypes.addressof(place) for place in places)
+    assert slot(table[23])(one, one, ctypes.addressof(path)) == path.value == 0
+    assert slot(table[23])(one, other, ctypes.addressof(path)) == 0
+    assert path.value == 4  # SYS
+    limit = ctypes.c_uint()
+    assert slot(table[108])(handle, ctypes.addressof(limit), None) == 0
+    assert limit.value == 400_000
     assert slot(table[165])(handle, None, None) == 3
     assert slot(table[26])(None, None, None) == slot(table[383])(None, None, None) == 0
 

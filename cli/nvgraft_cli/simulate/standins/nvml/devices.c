@@ -7,6 +7,17 @@ NVML nvmlDeviceGetCount_v2(unsigned *count) {
 
 NVML nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
 
+/* No GPU is excluded by the driver, and there is no S-class unit around the GPUs. */
+#define NONE(name) \
+  NVML name(unsigned *count) { \
+    NEED_INIT(); \
+    return put(count, 0); \
+  }
+
+NONE(nvmlGetExcludedDeviceCount)
+NONE(nvmlGetBlacklistDeviceCount)
+NONE(nvmlUnitGetCount)
+
 NVML nvmlDeviceGetHandleByIndex_v2(unsigned index, struct device **device) {
   int code;
   NEED_INIT();

@@ -7,6 +7,7 @@
 
 enum {
   SLOT_COUNT = 384,
+  SLOT_PATH = 23,
   SLOT_HANDLE_BY_INDEX = 81,
   SLOT_ENFORCED_POWER_LIMIT = 108,
   SLOT_PROCESSES_FIRST = 213,
@@ -26,6 +27,36 @@ static int slot_unknown(struct device *device) {
   return usable(device) == INVALID_ARGUMENT ? SUCCESS : NOT_SUPPORTED;
 }
 
+/* The path between two GPUs, named by their PCI addresses, in the numbers that `nvidia-smi topo -m`
+ * prints as PIX, PXB, PHB, NODE and SYS. It finds the NVLinks itself, and prints a number without
+ * meaning as "Unknown"; an error ends it. */
+static int slot_path(const char *one, const char *other, unsigned *path) {
+  enum { PIX, PXB, PHB, NODE, SYS };
+  struct device *from, *to;
+  int code;
+  NEED(path);
+  code = nvmlDeviceGetHandleByPciBusId_v2(one, &from);
+  code = code ? code : nvmlDeviceGetHandleByPciBusId_v2(other, &to);
+  if (code)
+    return code;
+  switch (level_between(from, to)) {
+  case LEVEL_BOARD:
+  case LEVEL_ONE_SWITCH:
+    return put(path, PIX);
+  case LEVEL_SWITCHES:
+    return put(path, PXB);
+  case LEVEL_HOST_BRIDGE:
+    return put(path, PHB);
+  case LEVEL_NUMA_NODE:
+    return put(path, NODE);
+  case LEVEL_SYSTEM:
+    return put(path, SYS);
+  default:
+    *path = ~0u;
+    return SUCCESS;
+  }
+}
+
 NVML nvmlInternalGetExportTable(void ***table, const unsigned char *uuid) {
   if (refuses_beside_driver("libnvidia-ml.so.1"))
     return DRIVER_NOT_LOADED;
@@ -35,6 +66,7 @@ NVML nvmlInternalGetExportTable(void ***table, const unsigned char *uuid) {
   for (unsigned i = 1; i < SLOT_COUNT; i++)
     export_table[i] = slot_unknown;
   export_table[0] = (void *)sizeof export_table;
+  export_table[SLOT_PATH] = slot_path;
   export_table[SLOT_HANDLE_BY_INDEX] = nvmlDeviceGetHandleByIndex_v2;
   export_table[SLOT_ENFORCED_POWER_LIMIT] = nvmlDeviceGetEnforcedPowerLimit;
   for (unsigned i = SLOT_PROCESSES_FIRST; i <= SLOT_PROCESSES_LAST; i++)

@@ -6,7 +6,17 @@ static size_t host_index(const struct device *device) {
   return (size_t)(device->gpu - simulated.gpus);
 }
 
-/* Return the nvmlGpuTopologyLevel_t between two GPUs, or SIM_UNKNOWN. */
+/* nvmlGpuTopologyLevel_t */
+enum {
+  LEVEL_BOARD = 0,
+  LEVEL_ONE_SWITCH = 10,
+  LEVEL_SWITCHES = 20,
+  LEVEL_HOST_BRIDGE = 30,
+  LEVEL_NUMA_NODE = 40,
+  LEVEL_SYSTEM = 50,
+};
+
+/* Return the level between two GPUs, or SIM_UNKNOWN. */
 static int64_t level_between(const struct device *one, const struct device *other) {
   return one->gpu->topology ? one->gpu->topology[host_index(other)] : SIM_UNKNOWN;
 }
