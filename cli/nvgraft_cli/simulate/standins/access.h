@@ -42,8 +42,8 @@ static int refuses_beside_driver(const char *library) {
     known = real_module_is_loaded() ? REFUSED : ALONE;
     if (__atomic_exchange_n(&state, known, __ATOMIC_RELAXED) == NOT_LOOKED && known == REFUSED)
       fprintf(stderr,
-              "nvgraft: this %s is a stand-in of the simulated host %s, and the nvidia kernel module"
-              " is loaded | use the driver's own library\n",
+              "nvgraft: this %s is a stand-in of the simulated host %s, and the nvidia kernel"
+              " module is loaded | use the driver's own library\n",
               library, simulated.host);
   }
   return known == REFUSED;

@@ -492,6 +492,7 @@ NVML nvmlDeviceGetVirtualizationMode(struct device *device, unsigned *mode) {
 
 NVML nvmlDeviceGetAPIRestriction(struct device *device, unsigned api, unsigned *state) {
   NEED_GPU(device);
+  NEED(state);
   return api > 1 ? INVALID_ARGUMENT : NOT_SUPPORTED;
 }
 

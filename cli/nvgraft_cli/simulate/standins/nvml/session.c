@@ -1,4 +1,4 @@
-/* nvmlInit and nvmlShutdown, the system's own answers, and what every other function begins with. */
+/* nvmlInit and nvmlShutdown, the system's answers, and what every other function begins with. */
 
 #include <time.h>
 
