@@ -309,8 +309,7 @@ def link_hooks(
     """Return the hooks that make the links of mode legacy, each ``TARGET::LINK``: one of our own at
     the stage createRuntime, or the reference's list.
     """
-    from nvgraft.cdi.discovery import links_step
-    from nvgraft.cdi.edits import CdiHook
+    from nvgraft.cdi.edits import CdiHook, links_step
 
     steps = links_step(links)
     program = hook_program(config, environ, own)

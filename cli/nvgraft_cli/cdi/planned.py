@@ -7,8 +7,7 @@ express are left out and listed.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nvgraft.cdi.discovery import links_step
-from nvgraft.cdi.edits import CdiEdits, CdiMount, CdiNode, CdiSpec
+from nvgraft.cdi.edits import CdiEdits, CdiMount, CdiNode, CdiSpec, links_step
 from nvgraft.cdi.specification import hook, sorted_spec
 from nvgraft.plan.actions import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, UpdateLoaderCache
 

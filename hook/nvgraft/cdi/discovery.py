@@ -13,7 +13,7 @@ from nvgraft.base import paths
 from nvgraft.base._os import os
 from nvgraft.base.errors import Refusal
 from nvgraft.base.values import Value
-from nvgraft.cdi.edits import CdiMount
+from nvgraft.cdi.edits import CdiMount, links_step
 from nvgraft.host.graphics_files import FileFinder
 from nvgraft.host.inventory import read_mig_minors
 from nvgraft_specs import graphics_files as table
@@ -134,14 +134,6 @@ class Discovered(Value):
         self.missing = tuple(missing)
 
 
-def links_step(links: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return the step that makes links, each TARGET::LINK, as a list of one; without links it is
-    empty.
-    """
-    words = [word for link in dict.fromkeys(links) for word in ("--link", link)]
-    return [("create-symlinks", *words)] if words else []
-
-
 def live_facts(host: Host) -> CdiFacts:
     """Return the facts of this machine."""
     from nvgraft.host.live import drm_names
@@ -172,11 +164,13 @@ def cache_step(libraries: Iterable[str]) -> list[tuple[str, ...]]:
     return [("update-ldcache", *words)] if words else []
 
 
-def library_links(tree: Tree, path: str) -> Iterator[str]:
+def library_links(tree: Tree, path: str, known: str | None = None) -> Iterator[str]:
     """Yield the links to a library at a resolved path, as ``TARGET::LINK``.
 
     These are links that programs need, also where the host lacks them, and the SONAME and .so links
     that the host has.
+
+    :param known: the library's SONAME, if it is known; otherwise the library is read.
     """
     directory, name = paths.split(path)
     stem, _, rest = name.partition(".so")
@@ -187,7 +181,7 @@ def library_links(tree: Tree, path: str) -> Iterator[str]:
     elif stem == "libGLX_nvidia":
         yield f"{name}::{directory}/libGLX_indirect.so.0"
     try:
-        soname = tree.elf(path, sections=False).soname or name
+        soname = known or tree.elf(path, sections=False).soname or name
     except (ValueError, OSError):
         return  # not a library, or its facts are not recorded
     if soname != name and _is_link(tree, f"{directory}/{soname}"):
@@ -320,6 +314,12 @@ class Discovery:
         if EXPLICIT_LIBRARIES in self._features:
             files += [path for name in _EXPLICIT for path in self._finder.libraries(name)]
         return list(dict.fromkeys(self._finder.find(path)[0] for path in files))
+
+    def _library_links(self, libraries: Iterable[str]) -> Iterator[str]:
+        selected = self._host.libraries
+        known = {} if selected is None else {item.path: item.soname for item in selected.wide}
+        for path in libraries:
+            yield from library_links(self._tree, path, known.get(path))
 
     # ---- services and firmware
 

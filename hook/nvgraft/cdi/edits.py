@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 STAGE = "createContainer"
 
 
+def links_step(links: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return the step that makes links, each TARGET::LINK, as a list of one; without links it is
+    empty.
+    """
+    words = [word for link in dict.fromkeys(links) for word in ("--link", link)]
+    return [("create-symlinks", *words)] if words else []
+
+
 class CdiNode(Value):
     """A device node. ``host_path`` is "" if it is the same on the host; without ``major``, numbers
     and type are the host's.

@@ -21,9 +21,8 @@ from nvgraft.cdi.discovery import (
     FoundDevice,
     cache_step,
     library_links,
-    links_step,
 )
-from nvgraft.cdi.edits import CdiMount
+from nvgraft.cdi.edits import CdiMount, links_step
 from nvgraft.cdi.platform import is_integrated
 from nvgraft.formats.tree import MAX_LINKS, PathError, Tree
 from nvgraft_specs import graphics_files as table

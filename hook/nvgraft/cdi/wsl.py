@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from nvgraft.base import paths
 from nvgraft.base.errors import Refusal
-from nvgraft.cdi.discovery import Contents, Discovered, FoundDevice, cache_step, links_step
-from nvgraft.cdi.edits import CdiMount
+from nvgraft.cdi.discovery import Contents, Discovered, FoundDevice, cache_step
+from nvgraft.cdi.edits import CdiMount, links_step
 from nvgraft_specs import graphics_files as table
 from nvgraft_specs import names
 

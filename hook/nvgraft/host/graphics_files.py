@@ -9,6 +9,7 @@ data.
 from __future__ import annotations
 
 from nvgraft.base import paths
+from nvgraft.base._stdlib import bisect_left
 from nvgraft.base.values import Value
 from nvgraft.formats.ldcache import ARCHITECTURES
 from nvgraft.formats.tree import MAX_LINKS, Node, PathError, Tree
@@ -80,6 +81,8 @@ class FileFinder:
         self._read_entries = entries
         self._cached: list[str] | None = None
         self._listings: dict[str, list[str]] = {}
+        self._libraries: dict[str, list[str]] = {}
+        self._directories: list[str] = []
 
     def find(self, path: str) -> tuple[str, Node | None]:
         """Return the path that ``path`` leads to, and its node, or None if it cannot be reached or
@@ -104,7 +107,14 @@ class FileFinder:
                     yield path
 
     def _matching_names(self, directory: str, pattern: str) -> list[str]:
-        return [name for name in self.names(directory) if matches(name, pattern)]
+        names = self.names(directory)
+        beginning, _, rest = pattern.partition("*")
+        if beginning:  # the names are sorted
+            names = names[bisect_left(names, beginning) :]
+            names = names[: bisect_left(names, beginning + "\U0010ffff")]
+        elif "*" not in rest:
+            return [name for name in names if name.endswith(rest)]
+        return [name for name in names if matches(name, pattern)]
 
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory, links followed; none if it is not one."""
@@ -159,10 +169,25 @@ class FileFinder:
         """Return the matching libraries with links resolved: of the well-known directories, or else
         of the loader cache.
         """
-        names = list(self.matching(table.LIBRARY_DIRECTORIES, pattern))
+        known = self._libraries.get(pattern)
+        if known is None:
+            known = self._libraries[pattern] = self._find_libraries(pattern)
+        return list(known)
+
+    def _find_libraries(self, pattern: str) -> list[str]:
+        names = list(self.matching(self._library_directories(), pattern))
         if not names:
             names = [path for path in self._in_cache() if matches(paths.basename(path), pattern)]
         return list(dict.fromkeys([self.find(path)[0] for path in names]))
+
+    def _library_directories(self) -> list[str]:
+        """Return the well-known directories, each once: /lib is often a link to /usr/lib."""
+        if not self._directories:
+            found: dict[str, str] = {}
+            for path in table.LIBRARY_DIRECTORIES:
+                found.setdefault(self.find(path)[0], path)
+            self._directories = list(found.values())
+        return self._directories
 
     def _in_cache(self) -> list[str]:
         """Return the files of this machine's architecture in the loader cache, and the files that

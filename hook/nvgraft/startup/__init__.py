@@ -71,7 +71,7 @@ GROUPS = {
             "nvgraft.plan.planner",
         ),
     ),
-    "runtime": ("", ("nvgraft.runtime",)),
+    "runtime": ("", ("nvgraft.runtime", "nvgraft.system.kept")),
     "devices": (
         "runtime",
         (
@@ -80,7 +80,9 @@ GROUPS = {
             "nvgraft.cdi.live_source",
             "nvgraft.cdi.selection",
             "nvgraft.formats.elf",
+            "nvgraft.formats.ldcache_entries",
             "nvgraft.host.kept_inventory",
+            "nvgraft.host.libraries",
             "nvgraft.host.live",
             "nvgraft_specs.cdi_hooks",
         ),

@@ -258,24 +258,41 @@ def _decide(
         return _WrapperDecision(
             log, inject=True, gates=gates, graphics_devices=devices.ids if graphics else None
         )
-    from nvgraft.cdi.generation import CdiRequest
-
+    every_csv_file = container.env.get(names.REQUIRE_JETPACK_PREFIX) == names.EVERY_CSV_FILE
     if mode == CSV:
-        jetpack = container.env.get(names.REQUIRE_JETPACK_PREFIX)
+        look().get_ready()
+        from nvgraft.cdi.generation import CdiRequest
+
         request = CdiRequest(
             devices.ids,
             gates=gates,
             csv=True,
-            every_csv_file=jetpack == names.EVERY_CSV_FILE,
+            every_csv_file=every_csv_file,
             requirements=requirements_of(container.env),
         )
         return _WrapperDecision(log, generated=request)
     kind = AUTOMATIC_KIND if mode == JIT_CDI else config.runtime_cdi_default_kind
     qualified = _qualified(devices.ids, kind)
-    automatic = [name for name in qualified if name.startswith(f"{AUTOMATIC_KIND}=")]
+    automatic = _automatic(qualified)
     if not automatic:
         return _WrapperDecision(log, registered=qualified)
-    if len(automatic) < len(qualified):
+    look().get_ready()
+    from nvgraft.cdi.generation import CdiRequest
+
+    channels, warnings = requested_channels(container, config)
+    log += [("warning", line) for line in warnings]
+    request = CdiRequest(automatic, gates=gates, channels=channels, every_csv_file=every_csv_file)
+    return _WrapperDecision(log, generated=request)
+
+
+def _automatic(qualified: Sequence[str]) -> list[str]:
+    """Return the ids of the devices that are generated, which must be all or none.
+
+    :raises Refusal: they are some.
+    """
+    prefix = f"{AUTOMATIC_KIND}="
+    automatic = [name for name in qualified if name.startswith(prefix)]
+    if automatic and len(automatic) < len(qualified):
         other = next(name for name in qualified if name not in automatic)
         raise Refusal(
             "",
@@ -284,15 +301,7 @@ def _decide(
             f"{automatic[0]} is made for this container, {other} is in a specification: request"
             " only one of the two kinds",
         )
-    channels, warnings = requested_channels(container, config)
-    log += [("warning", line) for line in warnings]
-    request = CdiRequest(
-        [name.partition("=")[2] for name in automatic],
-        gates=gates,
-        channels=channels,
-        every_csv_file=container.env.get(names.REQUIRE_JETPACK_PREFIX) == names.EVERY_CSV_FILE,
-    )
-    return _WrapperDecision(log, generated=request)
+    return [name.removeprefix(prefix) for name in automatic]
 
 
 def _check_mode(configured: str) -> None:
@@ -316,10 +325,11 @@ def _resolve(
     requested = annotated or ids
     if requested and all(map(is_cdi_name, requested)):
         mode = CDI
-    elif isinstance(devices, DeviceRequest) and look().platform() == "tegra":
-        mode = CSV
+    elif isinstance(devices, Skip):
+        mode = JIT_CDI  # the host is not looked at
     else:
-        mode = JIT_CDI  # without a request the host is not looked at
+        look().get_ready()
+        mode = CSV if look().platform() == "tegra" else JIT_CDI
     return mode, f"Auto-detected mode as '{mode}'"
 
 
