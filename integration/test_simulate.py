@@ -21,7 +21,7 @@ from nvgraft_specs.models.host import Device, RegularFile, load_host
 pytestmark = pytest.mark.requires("root", "overlayfs", "x86_64", "ldconfig")
 
 #: Hosts of the gallery whose libraries this machine can load.
-OF_THIS_MACHINE = [name for name in gallery.names() if name != "gb200-580"]
+OF_THIS_MACHINE = [name for name in gallery.with_hook() if name != "gb200-580"]
 
 SIMULATE = [sys.executable, "-m", "nvgraft_cli.shell.main", "simulate"]
 ENVIRONMENT = {
@@ -154,7 +154,7 @@ def test_nvml_can_hang() -> None:
     assert output("sh", "-c", script, ASK_NVML) == "124\n"
 
 
-@pytest.mark.parametrize("name", gallery.names())
+@pytest.mark.parametrize("name", gallery.with_hook())
 def test_files_are_as_recorded(name: str) -> None:
     """Every recorded entry exists with its kind, mode, device numbers, text and size."""
     host = load_host(gallery.path(name))
@@ -208,7 +208,7 @@ def test_loader_finds_the_driver(name: str) -> None:
     assert library.endswith(f"/libcuda.so.{version}")
 
 
-@pytest.mark.parametrize("name", gallery.names())
+@pytest.mark.parametrize("name", gallery.with_hook())
 def test_loader_cache_holds_the_recorded_rows(name: str) -> None:
     """ldconfig lists each recorded row, and still lists this machine's C library."""
     host = load_host(gallery.path(name))

@@ -222,7 +222,7 @@ def _inventory(host: str) -> Inventory:
 
 
 def _gallery_plans() -> Iterator[Any]:
-    for host in gallery.names():
+    for host in gallery.with_hook():
         for capabilities in (names.CAPABILITIES, ("compute", "utility"), ()):
             for simulated in (False, True):
                 yield pytest.param(

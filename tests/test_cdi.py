@@ -152,7 +152,7 @@ def test_only_missing_files_are_left_out(name: str) -> None:
     assert (written["env"], written["deviceNodes"]) == (recorded["env"], recorded["deviceNodes"])
 
 
-@pytest.mark.parametrize("name", gallery.names())
+@pytest.mark.parametrize("name", gallery.with_hook())
 @pytest.mark.parametrize("form", ["yaml", "json"])
 def test_specifications_of_the_gallery(name: str, form: str, capsys: Captured) -> None:
     """YAML and JSON are equal and follow CDI's schema; a note says which files are not recorded."""
@@ -488,7 +488,7 @@ def plan_spec(
     return json.loads(out), err, bundle
 
 
-@pytest.mark.parametrize("name", gallery.names())
+@pytest.mark.parametrize("name", gallery.with_hook())
 def test_a_plan_as_a_specification(name: str, tmp_path: Path, capsys: Captured) -> None:
     """A plan's mounts and device nodes are in the specification with their options.
 

@@ -1,6 +1,8 @@
 """Generated CDI edits: which devices a request gets on a host, on a Tegra board and under WSL2."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from nvgraft.cdi.tegra import glob
 from nvgraft.host.components import Host
 from nvgraft.host.graphics_files import FileFinder
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
+from nvgraft_specs import gallery
 
 LIBDIR = "/usr/lib/x86_64-linux-gnu"
 CSV = "/etc/nvidia-container-runtime/host-files-for-container.d"
@@ -502,6 +505,36 @@ def test_wsl_without_the_drivers_store_is_refused() -> None:
     """Without libcuda in a store the refusal says where it was looked for."""
     line = refusal("/dev/dxg char 10:125", "0", gpus=[])
     assert "failed to locate libcuda.so.1.1 at WSL driver store paths | no directory of" in line
+
+
+def gallery_host(name: str, **request: Any) -> Generated:
+    document = json.loads(Path(gallery.path(name)).read_text())
+    settings = CdiSettings(EACH, csv_directory=CSV)
+    return generate(RecordedSource(document), CdiRequest(["all"], **request), settings)
+
+
+def test_the_board_of_the_gallery() -> None:
+    """A Jetson has the nodes, libraries and links of its CSV files; CUDA's directory only if all
+    files are asked for.
+    """
+    made = gallery_host("jetson-orin")
+    tegra = "/usr/lib/aarch64-linux-gnu/tegra"
+    assert len(nodes(made)) == 13
+    assert {f"{tegra}/libcuda.so.1.1", "/lib/firmware/tegra23x"} <= set(mounts(made))
+    links = [word for step in steps(made) for word in step if "::" in word]
+    assert f"libcuda.so.1::{tegra}/libcuda.so" in links
+    assert "tegra/libcuda.so::/usr/lib/aarch64-linux-gnu/libcuda.so" in links
+    assert not any("cuda-11.4" in path for path in mounts(made))
+    everything = gallery_host("jetson-orin", every_csv_file=True)
+    assert "/usr/local/cuda-11.4" in mounts(everything)
+
+
+def test_wsl_of_the_gallery() -> None:
+    """WSL2 has /dev/dxg and the driver's store, not Intel's."""
+    made = gallery_host("wsl2-rtx3090")
+    assert nodes(made) == ["/dev/dxg"]
+    assert len(mounts(made)) == 14
+    assert all("iigd" not in path for path in mounts(made))
 
 
 def test_edits_are_values() -> None:

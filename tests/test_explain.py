@@ -128,7 +128,7 @@ def test_links_and_volumes_of_the_container_are_facts(tmp_path: Path, capsys: Ca
     ] == ["/data", "/devices"]
 
 
-@pytest.mark.parametrize("host", gallery.names())
+@pytest.mark.parametrize("host", gallery.with_hook())
 def test_every_action_of_the_plan_is_an_entry(host: str, tmp_path: Path, capsys: Captured) -> None:
     """Mounts, tmpfs files and device rules are entries of step kernel; links are of loader."""
     bundle = make_bundle(tmp_path / "b", *EVERYTHING)

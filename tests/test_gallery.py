@@ -19,7 +19,7 @@ MADE = ["b200-580", "gb200-580", "h100-550", "h100-580", "l40s-580"]
 OWN_VERSIONS = ("libnvidia-egl-wayland.so.", "libnvidia-nvvm.so.4.0.")
 
 
-@pytest.fixture(params=gallery.names())
+@pytest.fixture(params=gallery.with_hook())
 def host(request: pytest.FixtureRequest) -> Host:
     """Load each host of the gallery."""
     return load_host(gallery.path(request.param))

@@ -1064,7 +1064,7 @@ HOSTILE = (
 CAPABILITY_SETS = st.sets(st.sampled_from(names.CAPABILITIES))
 INVENTORIES = {
     name: read_inventory(snapshot_host(read_snapshot(name)), OFFLINE_PATH)
-    for name in gallery.names()
+    for name in gallery.with_hook()
 }
 
 
@@ -1083,7 +1083,7 @@ def decide(
     return make_plan(request, INVENTORIES[host], target, settings), target
 
 
-@pytest.mark.parametrize("host", gallery.names())
+@pytest.mark.parametrize("host", gallery.with_hook())
 @pytest.mark.parametrize("rootfs", ROOT_FILE_SYSTEMS)
 def test_unusual_images_are_accepted(host: str, rootfs: str) -> None:
     """Every gallery host is planned for each of these root file systems with all capabilities."""
@@ -1093,7 +1093,7 @@ def test_unusual_images_are_accepted(host: str, rootfs: str) -> None:
 
 @settings(max_examples=150)
 @given(
-    host=st.sampled_from(gallery.names()),
+    host=st.sampled_from(gallery.with_hook()),
     rootfs=st.sampled_from(sorted(ROOT_FILE_SYSTEMS)),
     hostile=st.lists(st.sampled_from(HOSTILE), max_size=3),
     capabilities=CAPABILITY_SETS,
@@ -1161,7 +1161,7 @@ def test_every_source_is_in_the_hosts_inventory(
 
 @settings(max_examples=40)
 @given(
-    host=st.sampled_from(gallery.names()),
+    host=st.sampled_from(gallery.with_hook()),
     rootfs=st.sampled_from(sorted(ROOT_FILE_SYSTEMS)),
     capabilities=CAPABILITY_SETS,
 )

@@ -97,6 +97,14 @@ def test_the_hook_is_left_out_where_the_runtime_adds_the_devices(tmp_path: Path)
     assert "mode jit-cdi adds the devices: NVIDIA_VISIBLE_DEVICES=0" in plan.reason
 
 
+def test_a_board_of_the_gallery_is_served_by_its_csv_files(tmp_path: Path) -> None:
+    """On a recorded Jetson the runtime's mode auto is csv."""
+    bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=all"))
+    plan, refusal = plan_bundle(bundle, "jetson-orin", None, mode="runtime")
+    assert refusal is None
+    assert "mode csv adds the devices: NVIDIA_VISIBLE_DEVICES=all" in plan.reason
+
+
 def test_devices_of_specifications_are_not_recorded(tmp_path: Path) -> None:
     """With mode cdi the runtime refuses a recorded host, which has no specifications; mode legacy
     does not look at config.toml, and the hook refuses.

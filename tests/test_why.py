@@ -122,7 +122,7 @@ def test_a_device_is_mounted_and_allowed(device: str, tmp_path: Path, capsys: Ca
 def test_every_mount_is_found_by_its_target(tmp_path: Path, capsys: Captured) -> None:
     """On each host of the gallery every mount is found by its target."""
     bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
-    for name in gallery.names():
+    for name in gallery.with_hook():
         plan, _ = plan_bundle(bundle, name, None)
         targets = [action.target for action in plan.actions if isinstance(action, Bind)]
         code, answers = run_why(capsys, bundle, name, *targets)

@@ -19,10 +19,15 @@ CHECKSUMS = {
     "h100-550": 0x54CDF614,
     "h100-580": 0x9299666E,
     "l40s-580": 0xA9035DAA,
+    "jetson-orin": 0x59AE0DBC,
     "mig-h100": 0xE5B1609C,
     "operator-driver-root": 0xCB53F855,
     "runfile-a10x2": 0x86CEE6A4,
+    "wsl2-rtx3090": 0xB6FF1551,
 }
+
+#: Hosts that only the runtime's modes with CDI edits serve: a Tegra board, and WSL2.
+WITHOUT_HOOK = ("jetson-orin", "wsl2-rtx3090")
 
 _DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 _SUFFIX = ".json"
@@ -33,6 +38,11 @@ def names() -> list[str]:
     return sorted(
         name.removesuffix(_SUFFIX) for name in os.listdir(_DIRECTORY) if name.endswith(_SUFFIX)
     )
+
+
+def with_hook() -> list[str]:
+    """Return the sorted names of the hosts that mode legacy, which is the hook's, serves."""
+    return [name for name in names() if name not in WITHOUT_HOOK]
 
 
 def path(name: str) -> str:
