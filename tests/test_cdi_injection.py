@@ -116,6 +116,16 @@ def test_every_name_that_does_not_exist_is_listed(tmp_path: Path) -> None:
     assert "unresolvable CDI devices a.com/b=1, a.com/b=2 | " in line
 
 
+def test_any_number_of_unknown_names_is_one_line(tmp_path: Path) -> None:
+    """Of many unknown devices the first ones are explained, and the line is bounded."""
+    put(tmp_path / "etc/a.json", spec(*(device(f"n{number}") for number in range(500))))
+    line = refusal(tmp_path, *(f"nvidia.com/gpu=x{number}" for number in range(2000)))
+    assert len(line) <= 4096
+    with pytest.raises(Refusal) as error:
+        injected(tmp_path, *(f"nvidia.com/gpu=x{number}" for number in range(2000)))
+    assert error.value.hint.count("there is no") == 4
+
+
 @pytest.mark.parametrize(
     ("written", "expected"),
     [

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from nvgraft.cdi.registry import Registry
 
 _ERROR = "failed to inject CDI devices: "
+#: Names that a refusal explains; a container may request any number.
+_EXPLAINED = 4
 _FIFO = "p"
 _TYPES = {stat.S_IFCHR: "c", stat.S_IFBLK: "b", stat.S_IFIFO: _FIFO}
 #: A type that means the same as "c".
@@ -63,7 +65,7 @@ def resolve(
 
 def _unresolvable(registry: Registry, unknown: Sequence[str]) -> Refusal:
     hints = []
-    for name in unknown:
+    for name in unknown[:_EXPLAINED]:
         conflict = registry.conflicts.get(name)
         if conflict is not None:
             hints.append(f"{', '.join(conflict)} all have {name}: remove it from all but one")
