@@ -128,6 +128,11 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "root": lambda: "" if os.geteuid() == 0 else "not root",
     "runc": _program("runc"),
     "crun": _program("crun"),
+    "records": lambda: (
+        ""
+        if (Path(__file__).parent.parent / "shared/reference/cdi").is_dir()
+        else "the records of the CDI programs are not beside the checkout, in ../shared"
+    ),
     "podman": _program("podman"),
     "newuidmap": _program("newuidmap"),
     "containerd": _program("containerd"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness import CHECKOUT, Installed
+from nvgraft_cli.install.install import CDI_HOOK, NAMES
 from nvgraft_cli.shell.commands import GROUPS
 
 pytestmark = pytest.mark.requires("root")
@@ -50,6 +51,7 @@ def test_everything_belongs_to_root_and_is_readable_by_all(installed: Installed)
     for path in below(installed.prefix):
         info = path.lstat()
         executable = path.is_dir() or path.parent == installed.prefix / "bin"
+        executable = executable or path == installed.prefix / "lib/nvgraft" / CDI_HOOK
         mode = 0o777 if path.is_symlink() else 0o755 if executable else 0o644
         assert (info.st_uid, info.st_gid, stat.S_IMODE(info.st_mode)) == (0, 0, mode), path
 
@@ -107,14 +109,18 @@ def test_every_path_that_users_rely_on_is_there(installed: Installed) -> None:
     commands = [name for group in GROUPS.values() for name, (module, _) in group.items() if module]
     assert sorted(str(path.relative_to(installed.prefix)) for path in paths) == [
         "bin/nvgraft",
+        "bin/nvgraft-cdi-hook",
         "bin/nvgraft-hook",
         "bin/nvgraft-runtime",
+        "bin/nvidia-cdi-hook",
         "bin/nvidia-container-cli",
         "bin/nvidia-container-runtime",
         "bin/nvidia-container-runtime-hook",
+        "bin/nvidia-ctk",
         "lib/nvgraft/cli",
         "lib/nvgraft/docs",
         "lib/nvgraft/hook",
+        "lib/nvgraft/nvgraft-cdi-hook",
         "share/bash-completion/completions/nvgraft",
         "share/fish/vendor_completions.d/nvgraft.fish",
         *sorted(
@@ -225,11 +231,12 @@ def test_installing_again_replaces_what_was_there(installed_twice: Path) -> None
     behind.
     """
     assert not (installed_twice / STALE).exists()
-    names = ("nvidia-container-cli", "nvidia-container-runtime", "nvidia-container-runtime-hook")
+    names = sorted(NAMES)
     assert sorted(
         str(path.relative_to(installed_twice)) for path in installed_twice.glob("*/*")
     ) == [
         "bin/nvgraft",
+        "bin/nvgraft-cdi-hook",
         "bin/nvgraft-hook",
         "bin/nvgraft-runtime",
         *(f"bin/{name}" for name in names),
@@ -288,6 +295,39 @@ def test_without_an_assembler_nothing_is_installed(installed: Installed, tmp_pat
     assert "no program as and no objcopy to assemble" in done.stderr.splitlines()[-1]
     assert "apt-get install binutils" in done.stderr.splitlines()[-1]
     assert not prefix.exists()
+
+
+def test_without_an_assembler_the_cdi_hook_is_for_our_own_edits(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """Without binutils nvgraft-cdi-hook is a script, which is safe where the hook has an ``env``:
+    the installer says so, and leaves out the names that foreign specifications start.
+    """
+    for directory in ("/usr/sbin", "/usr/bin"):
+        for program in Path(directory).iterdir():
+            if (
+                not program.name.endswith(("as", "objcopy"))
+                and not (tmp_path / program.name).exists()
+            ):
+                (tmp_path / program.name).symlink_to(program)
+    prefix = installed.prefix / "script"
+    try:
+        done = subprocess.run(
+            [CHECKOUT / "dev", "install", f"PREFIX={prefix}", "--names"],
+            env={"PATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        said = done.stderr.splitlines()[-1]
+        assert "nvgraft-cdi-hook has no static first program: there is no program as" in said
+        assert "apt-get install binutils" in said
+        first = (prefix / "bin/nvgraft-cdi-hook").read_text().splitlines()[0]
+        assert first == "#!/usr/bin/python3 -ISB"
+        assert (prefix / "bin/nvidia-container-runtime").is_symlink()
+        assert not (prefix / "bin/nvidia-cdi-hook").is_symlink()
+    finally:
+        subprocess.run(["rm", "-rf", prefix], check=True)
 
 
 def test_the_original_names_start_our_programs(installed_twice: Path) -> None:

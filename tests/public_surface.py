@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nvgraft import hook, runtime
+from nvgraft import cdi_hook, hook, runtime
 from nvgraft.base import errors
 from nvgraft.base.usage import UsageError
 from nvgraft.request.config import KEYS
@@ -38,7 +38,7 @@ SCHEMAS = CHECKOUT / "specs/nvgraft_specs/schemas"
 
 def surface() -> list[str]:
     """Return all lines, sorted."""
-    programs = (commands(), hook_options(), runtime_options(), targets())
+    programs = (commands(), hook_options(), cdi_hook_options(), runtime_options(), targets())
     data = (documents(), findings(), failures(), settings(), variables())
     return sorted({line for lines in (*programs, *data) for line in lines})
 
@@ -89,6 +89,17 @@ def hook_options() -> Iterator[str]:
     refusals = (errors.Refusal("", ""), UsageError("", ""))
     for code in (0, *(refusal.exit_code for refusal in refusals), errors.UNDO_FAILED):
         yield f"nvgraft-hook: exit code {code}"
+
+
+def cdi_hook_options() -> Iterator[str]:
+    """``nvgraft-cdi-hook``: commands with their options, and its own options."""
+    command = ""
+    for line in cdi_hook._USAGE.partition("example:")[0].splitlines()[1:]:
+        if match := re.match(r"  ([a-z-]+)", line):
+            command = "" if match[1].startswith("-") else f" {match[1]}"
+            yield f"nvgraft-cdi-hook {match[1]}"
+        for option in re.findall(r"(?<= )\[?(--[a-z-]+)", line):
+            yield f"nvgraft-cdi-hook{command} {option}"
 
 
 def runtime_options() -> Iterator[str]:

@@ -186,7 +186,22 @@ def test_original_names_link_to_nvgraft(tmp_path: Path) -> None:
             "nvidia-container-runtime-hook": "nvgraft-hook",
             "nvidia-container-cli": "nvgraft",
             "nvidia-container-runtime": "nvgraft-runtime",
+            "nvidia-cdi-hook": "nvgraft-cdi-hook",
+            "nvidia-ctk": "nvgraft-cdi-hook",
         }
+
+
+def test_the_cdi_hook_has_its_original_names_behind_a_static_program_only(tmp_path: Path) -> None:
+    """Without the static program the names that foreign specifications start are left out, and
+    removed where an earlier installation has made them.
+    """
+    install.link_names(str(tmp_path))
+    install.link_names(str(tmp_path), cdi_hook=False)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "nvidia-container-runtime-hook",
+        "nvidia-container-cli",
+        "nvidia-container-runtime",
+    }
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
@@ -233,15 +248,16 @@ def test_every_program_is_loaded_before_it_is_installed(fp: FakeProcess) -> None
     """The installer loads each program from the stage, isolated as its launcher does; the first
     that fails is named with the last line of what Python says.
     """
-    fp.register(["/python", "-ISB", "-c", fp.any()], occurrences=3)
+    fp.register(["/python", "-ISB", "-c", fp.any()], occurrences=4)
     install.check_start("/python", "/stage")
     programs = [str(list(call)[3]) for call in fp.calls]
     assert [text.rpartition(" ")[2] for text in programs] == [
         "nvgraft.hook",
         "nvgraft.runtime",
+        "nvgraft.cdi_hook",
         "nvgraft_cli.shell.main",
     ]
-    assert ["/stage/cli" in text for text in programs] == [False, False, True]
+    assert ["/stage/cli" in text for text in programs] == [False, False, False, True]
     fp.register(["/python", fp.any()])
     fp.register(["/python", fp.any()], returncode=1, stderr="Traceback\nImportError: no prctl\n")
     with pytest.raises(

@@ -146,5 +146,5 @@ def test_a_missing_interpreter_is_reported(machine: str, tmp_path: Path) -> None
     assert (done.returncode, done.stdout, done.stderr) == (
         127,
         "",
-        "nvgraft-hook: /nonexistent/python3 cannot be started\n",
+        "script: /nonexistent/python3 cannot be started\n",
     )

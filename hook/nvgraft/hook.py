@@ -23,7 +23,7 @@ from nvgraft.system.trusted import open_trusted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import NoReturn
 
     from nvgraft.request.request import Request
@@ -137,18 +137,37 @@ def main(argv: Sequence[str]) -> int:
     cannot be written. 3: refused, and the undo failed.
     """
     invocation = Invocation()
+    return report(invocation, lambda: _run(argv[1:], invocation))
+
+
+def _run(arguments: Sequence[str], invocation: Invocation) -> None:
+    if not _parse(arguments, invocation) or invocation.command not in _AT_WORK:
+        return
+    directory = begin()
+    if invocation.command == "prestart":
+        _prestart(invocation, directory)
+    else:
+        _create_symlinks(invocation, directory)
+
+
+def begin() -> int:
+    """Check how this process was started, and put it into a known state.
+
+    :returns: a descriptor of the working directory, as of ``launch.reset_process``.
+    :raises Refusal: it must not work as it was started.
+    """
+    launch.check_interpreter()
+    launch.check_environment(paths.environment())
+    launch.check_identity()
+    directory = launch.reset_process()
+    launch.set_deadline()
+    return directory
+
+
+def report(invocation: Invocation, work: Callable[[], None]) -> int:
+    """Run ``work``, write and keep what it says, and return the exit code."""
     try:
-        if not _parse(argv[1:], invocation) or invocation.command not in _AT_WORK:
-            return 0
-        launch.check_interpreter()
-        launch.check_environment(paths.environment())
-        launch.check_identity()
-        directory = launch.reset_process()
-        launch.set_deadline()
-        if invocation.command == "prestart":
-            _prestart(invocation, directory)
-        else:
-            _create_symlinks(invocation, directory)
+        work()
         code = 0
     except Refusal as refusal:
         invocation.say(refusal.line())
@@ -199,7 +218,7 @@ def _parse(arguments: Sequence[str], invocation: Invocation) -> bool:
         elif name in {"debug", "dry-run", "version"}:
             enabled = not equals or value in {"1", "t", "T", "true", "TRUE", "True"}
             if name == "version" and enabled:
-                _print(f"NVIDIA Container Runtime Hook version {__version__} (nvgraft)\n")
+                print_line(f"NVIDIA Container Runtime Hook version {__version__} (nvgraft)")
                 return False
             if name == "debug":
                 invocation.debug = enabled
@@ -278,12 +297,16 @@ def _print_argv(
     from nvgraft.base.jsontext import dumps
     from nvgraft.request.argv import reference_argv
 
-    _print(dumps(reference_argv(request, config, state.pid, rootfs, debug)) + "\n")
+    print_line(dumps(reference_argv(request, config, state.pid, rootfs, debug)))
 
 
-def _print(text: str) -> None:
+def print_line(text: str) -> None:
+    """Write an answer to standard output.
+
+    :raises Refusal: exit code 2: it cannot be written.
+    """
     try:
-        print_answer(text)
+        print_answer(f"{text}\n")
     except OSError as error:
         raise Refusal("", f"nvgraft: {NO_OUTPUT.format(reason(error))}", exit_code=2) from error
 

@@ -10,7 +10,7 @@ import signal
 from typing import NamedTuple
 
 from harness import run_in_mount_namespace
-from safety.faults import FIRST, SECOND, Scene, difference, places
+from safety.faults import FIRST, SECOND, THIRD, Scene, difference, in_third, places
 from safety.figures import Figure
 from safety.shim import HOOK, Fault, Site
 from safety.stage import Stage, on_stage
@@ -151,11 +151,13 @@ def kills(size: str, seed: int) -> Tally:
     choice = random.Random(seed)
     full = size == "full"
     total = Tally(0, 0, 0, 0, 0, 0, ())
-    for scene in (FIRST, SECOND) if full else (FIRST,):
+    for scene in (FIRST, SECOND, THIRD) if full else (FIRST, THIRD):
 
         def measured(scene: Scene = scene) -> Tally:
-            with on_stage(scene.version, nvgraft=scene.nvgraft) as stage:
+            with on_stage(scene.version, nvgraft=scene.nvgraft, steps=scene.steps) as stage:
                 work = Kills(stage)
+                if scene is THIRD and not full:
+                    work.sites = list(filter(in_third, work.sites))
                 for site in work.sites if full else places(work.sites, choice):
                     for moment in (
                         ("before", "after") if full else (choice.choice(("before", "after")),)
@@ -168,7 +170,8 @@ def kills(size: str, seed: int) -> Tally:
                         ("base/files.py", "apply/journal.py")
                     ):
                         work.kill(site, Fault("torn", signal.SIGKILL))
-                ends = work.sites if full else choice.sample(places(work.sites, choice), 12)
+                some = places(work.sites, choice)
+                ends = work.sites if full else choice.sample(some, min(len(some), 12))
                 for site in ends:
                     work.end_container(site)
                 return work.tally()

@@ -74,6 +74,8 @@ def _mutant(name: str, anchor: str, old: str, new: str, *tests: str) -> Mutant:
 
 
 _ENV = "tests/test_launch.py"
+_STEPS = "tests/test_cdi_hook.py"
+_PLACED = "tests/test_placement.py"
 
 MUTANTS = (
     # Lookups
@@ -108,7 +110,7 @@ MUTANTS = (
     ),
     _mutant(
         "R27: the loader cache is written through what is there",
-        "_TEMPORARY_FLAGS",
+        "_PLACED_FLAGS",
         "os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC",
         "os.O_CLOEXEC",
         "tests/test_native_cache.py",
@@ -175,6 +177,112 @@ MUTANTS = (
         "MAX_LINKS = 20",
         "MAX_LINKS = 20000",
         "tests/test_tree.py",
+    ),
+    # The steps of nvgraft-cdi-hook
+    _mutant(
+        "R18: steps make directories through links that lead nowhere",
+        "StepPlanner._directory",
+        "node is None and path == place",
+        "node is None",
+        _STEPS,
+    ),
+    _mutant(
+        "R21: steps make things on volumes",
+        "StepPlanner._check_place",
+        "volume is not None",
+        "False",
+        _STEPS,
+    ),
+    _mutant(
+        "R28: the driver's parameters are covered through links",
+        "StepPlanner._hide_params",
+        "path != PARAMS or node.type != 'file'",
+        "False",
+        _STEPS,
+    ),
+    _mutant(
+        "R10: any name of a directory becomes a line of ld.so.conf",
+        "compat_folder",
+        "path_problem(folder) or folder != folder.strip() or '#' in folder",
+        "False",
+        _STEPS,
+    ),
+    _mutant(
+        "R41: CUDA's libraries are listed on a volume",
+        "compat_folder",
+        "(volume := target.volume(f'{folder}/x')) is not None",
+        "(volume := '')",
+        _STEPS,
+    ),
+    _mutant(
+        "R11: a number of another pid namespace is taken for the container's process",
+        "is_own_namespace",
+        "outside or ",
+        "",
+        _STEPS,
+    ),
+    _mutant(
+        "R11: the driver's parameters are hidden on the host",
+        "_check",
+        "container.standalone and _is_host_namespace()",
+        "False",
+        _STEPS,
+    ),
+    _mutant(
+        "R12: the loader cache of a directory that is not a mount",
+        "_check",
+        "not container.is_mount_point()",
+        "False",
+        _STEPS,
+    ),
+    _mutant(
+        "R45: a variable of the image leads to config.toml",
+        "_take",
+        "load_config(options.config, {}, ",
+        "load_config(options.config, paths.environment(), ",
+        _STEPS,
+    ),
+    _mutant(
+        "R21: files are placed on volumes that came since",
+        "Placement._look",
+        "container.volume(syscalls.mount_id(fd)) is not None",
+        "False",
+        _PLACED,
+    ),
+    _mutant(
+        "R21: permissions of volumes are changed",
+        "Placement._change_mode",
+        "(volume := container.volume(mount_id)) is not None",
+        "(volume := '')",
+        _PLACED,
+    ),
+    _mutant(
+        "R35: permissions are changed without a word in the journal",
+        "Placement._change_mode",
+        "self._journal.announce([entry])",
+        "pass",
+        _PLACED,
+    ),
+    _mutant(
+        "R33: permissions are not given back",
+        "Placement._change_mode",
+        "self._undo.add(f'mode of {action.path}', restore)",
+        "pass",
+        _PLACED,
+    ),
+    _mutant(
+        "R33: a file that was replaced is not put back",
+        "PlacedFile.write",
+        "before.restore() if self._renamed else None",
+        "None",
+        _PLACED,
+    ),
+    _mutant(
+        "R20: a link takes the place of any file",
+        "Link.replaceable",
+        "self._over_file or ",
+        "True or ",
+        "tests/test_executor.py",
     ),
     # Making
     _mutant(
@@ -358,7 +466,7 @@ MUTANTS = (
     _mutant(
         "R11: our own mount namespace",
         "open_container",
-        "_namespace(pid) == _namespace('self')",
+        "namespace(pid) == namespace('self')",
         "False",
         "test_a_process_in_our_own_mount_namespace_is_no_container",
     ),
@@ -401,7 +509,7 @@ MUTANTS = (
     _mutant(
         "R12: any directory",
         "open_container",
-        "syscalls.mount_attributes(rootfs_fd) & _STATX_ATTR_MOUNT_ROOT",
+        "container.is_mount_point()",
         "True",
         "test_a_rootfs_that_is_no_mount_point_is_refused",
     ),

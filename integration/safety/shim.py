@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import prctl
 
 import nvgraft
-from nvgraft import graft
+from nvgraft import cdi_hook, graft
 from nvgraft.base import values
 from nvgraft.system import lock, syscalls
 
@@ -101,22 +101,26 @@ class Shim:
 
         Planning changes nothing, and treats a file that it cannot read as absent.
         """
-        take, plan = lock.lock_rootfs, graft._plan
+        take = lock.lock_rootfs
 
         def lock_rootfs(*arguments: Any) -> Any:
             self._armed = True
             return take(*arguments)
 
-        def planning(*arguments: Any) -> Any:
-            self._armed = False
-            try:
-                return plan(*arguments)
-            finally:
-                self._armed = True
+        def unarmed(plan: Callable[..., Any]) -> Callable[..., Any]:
+            def planning(*arguments: Any) -> Any:
+                self._armed = False
+                try:
+                    return plan(*arguments)
+                finally:
+                    self._armed = True
+
+            return planning
 
         # The hook imports the lock's function late, and finds this one then.
         vars(lock).update(lock_rootfs=lock_rootfs)
-        vars(graft).update(_plan=planning)
+        for door in (graft, cdi_hook):
+            vars(door).update(_plan=unarmed(door._plan))
 
     def _next(self, call: str) -> Fault | None:
         if not self._armed:

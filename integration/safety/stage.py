@@ -40,7 +40,7 @@ from attacked import (
 )
 from cgroups import FILTER, attach, hierarchy
 from harness import CHECKOUT
-from nvgraft import hook
+from nvgraft import cdi_hook, hook
 from nvgraft.apply import bpf
 from nvgraft.base import jsontext
 from nvgraft.system import launch, syscalls
@@ -125,9 +125,16 @@ class Stage:
     """One container at a time, made by :func:`on_stage`."""
 
     def __init__(
-        self, version: int, image: str, mounts: Callable[[Path], None] | None, *, tmpfs: bool
+        self,
+        version: int,
+        image: str,
+        mounts: Callable[[Path], None] | None,
+        *,
+        tmpfs: bool,
+        steps: tuple[str, ...],
     ) -> None:
         self._version = version
+        self._steps = steps
         self._image = image
         case = Case(image)
         self._case = case if mounts is None else case._replace(mounts=mounts)
@@ -250,6 +257,8 @@ class Stage:
             shim = Shim(faults or {}, log)
             self.prepare()
             shim.install()
+            if self._steps:
+                return cdi_hook.main(["nvgraft-cdi-hook", "--config", str(CONFIG), *self._steps])
             return hook.main(["nvgraft-hook", "-config", str(CONFIG), "prestart"])
 
         code, said = self._in_child(work)
@@ -409,6 +418,7 @@ def on_stage(
     mounts: Callable[[Path], None] | None = None,
     tmpfs: bool = False,
     nvgraft: str = "",
+    steps: tuple[str, ...] = (),
 ) -> Iterator[Stage]:
     """Give a stage with a container on it. Use it in a mount namespace of one's own
     (``harness.run_in_mount_namespace``).
@@ -418,10 +428,11 @@ def on_stage(
     :param mounts: the runtime's mounts, in place of the usual ones.
     :param nvgraft: lines for this table of config.toml.
     :param tmpfs: whether the root file system is one of its own, whose size can be changed.
+    :param steps: the command line of nvgraft-cdi-hook, which is run in place of nvgraft-hook.
     """
     prctl.set_child_subreaper(True)  # processes that a hook leaves become ours, and are seen
     signal.signal(signal.SIGALRM, _late)
-    stage = Stage(version, image, mounts, tmpfs=tmpfs)
+    stage = Stage(version, image, mounts, tmpfs=tmpfs, steps=steps)
     try:
         CONFIG.write_text(config_toml(nvgraft=nvgraft))
         stage.renew()

@@ -184,6 +184,10 @@ class _TreeDirectory:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), name)
         return node.target
 
+    def is_older(self, name: str, written: int) -> bool:
+        """Return False: a planned tree has no times."""
+        return False
+
     def library(self, name: str, *, isa_level: bool = False) -> Library:
         path = self._inside(name)
         if path not in self._files.libraries:

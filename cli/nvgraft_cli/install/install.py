@@ -48,6 +48,7 @@ _MISSING = {
 _PACKAGE = "/__init__.py"
 
 HOOK = "nvgraft-hook"
+CDI_HOOK = "nvgraft-cdi-hook"
 
 #: Links of ``--names``: programs of the original stack, which ``docker --gpus`` and others search
 #: in PATH -> our programs.
@@ -55,6 +56,8 @@ NAMES = {
     "nvidia-container-runtime-hook": HOOK,
     "nvidia-container-cli": "nvgraft",
     "nvidia-container-runtime": "nvgraft-runtime",
+    "nvidia-cdi-hook": CDI_HOOK,
+    "nvidia-ctk": CDI_HOOK,
 }
 
 #: Directories of a prefix for manual pages and completions, which root's shells read.
@@ -248,6 +251,7 @@ def check_start(python: str, stage: str) -> None:
     for module, directories, groups in (
         ("nvgraft.hook", ["hook"], ["hook", "look", "apply"]),
         ("nvgraft.runtime", ["hook"], ["runtime"]),
+        ("nvgraft.cdi_hook", ["hook"], ["cdi-hook"]),
         ("nvgraft_cli.shell.main", ["hook", "cli"], []),
     ):
         paths = [f"{stage}/{name}" for name in directories]
@@ -353,15 +357,27 @@ def check_names(directory: str) -> None:
             )
 
 
-def link_names(directory: str) -> None:
-    """Make the missing links from the original names to our programs."""
+def link_names(directory: str, *, cdi_hook: bool = True) -> None:
+    """Make the missing links from the original names to our programs.
+
+    :param cdi_hook: false leaves out those of the CDI hook, and removes former ones: foreign
+        specifications may start it without an env, which is safe only behind the static program.
+    """
     for name, ours in NAMES.items():
-        if not os.path.lexists(f"{directory}/{name}"):
-            os.symlink(ours, f"{directory}/{name}")
+        place = f"{directory}/{name}"
+        if ours == CDI_HOOK and not cdi_hook:
+            if os.path.lexists(place):
+                os.unlink(place)
+        elif not os.path.lexists(place):
+            os.symlink(ours, place)
 
 
-def static_launcher(python: str, script: str) -> bytes:
-    """Return the static program that starts the hook's ``script``, assembled on this machine.
+def static_launcher(
+    python: str, script: str, variables: tuple[str, ...] = launcher.HOOK_VARIABLES
+) -> bytes:
+    """Return the static program that starts a hook's ``script``, assembled on this machine.
+
+    :param variables: the variables that the hook reads.
 
     :raises CannotInstall: there is no source for this machine, or no assembler on it.
     """
@@ -385,7 +401,7 @@ def static_launcher(python: str, script: str) -> bytes:
             f"--launcher: {error.cmd[0]} failed: {said[-1]}"
             " | run apt-get install --reinstall binutils, or install without --launcher"
         ) from error
-    return launcher.build(launcher.LaunchedScript(python, script), machine, code)
+    return launcher.build(launcher.LaunchedScript(python, script, variables), machine, code)
 
 
 def install(
@@ -397,15 +413,16 @@ def install(
     tools: str = "",
     names: bool = False,
     with_launcher: bool = False,
-) -> None:
+) -> str:
     """Install below ``prefix`` for the interpreter ``python``, which must be the one that runs
     this.
 
     :param packages: a site-packages directory with the project's dependencies for that interpreter.
     :param tools: a directory with the packages that make manual pages; by default ``packages``.
     :param names: also link the names of the original programs.
-    :param with_launcher: put a static program in front of the hook, for registrations without an
-        env.
+    :param with_launcher: put a static program in front of nvgraft-hook, for registrations without
+        an env. nvgraft-cdi-hook has one wherever it can be assembled.
+    :returns: why nvgraft-cdi-hook has none, and the fix; "" if it has one.
     :raises CannotInstall: and leaves what was installed before as it was.
     """
     prefix = prefix.rstrip("/")
@@ -413,8 +430,15 @@ def install(
     if names:
         check_names(f"{prefix}/bin")
     os.umask(0o022)
-    behind = f"{prefix}/lib/nvgraft/{HOOK}"
-    front = static_launcher(python, behind) if with_launcher else None
+    behind = f"{prefix}/lib/nvgraft"
+    fronts: dict[str, bytes] = {}
+    lacking = ""
+    if with_launcher:
+        fronts[HOOK] = static_launcher(python, f"{behind}/{HOOK}")
+    try:
+        fronts[CDI_HOOK] = static_launcher(python, f"{behind}/{CDI_HOOK}", ())
+    except CannotInstall as error:
+        lacking = str(error).removeprefix("--launcher: ").partition(" | ")[0]
     final, stage, old = (
         f"{prefix}/lib/{name}" for name in ("nvgraft", ".nvgraft.new", ".nvgraft.old")
     )
@@ -446,18 +470,20 @@ def install(
             "main",
             "raise SystemExit(main(sys.argv))",
         ),
+        (CDI_HOOK, append, "cdi-hook", "nvgraft.cdi_hook", "run", "run(sys.argv)"),
         ("nvgraft", both, "", "nvgraft_cli.shell.main", "main", "raise SystemExit(main())"),
     ):
         load = LOAD.format(group=group) if group else ""
         script = LAUNCHER.format(
             python=python, extend=extend, load=load, module=module, function=function, call=call
         ).encode()
-        if name == HOOK and front:
-            write_file(behind, script, 0o755)
-            script = front
+        if name in fronts:
+            write_file(f"{behind}/{name}", script, 0o755)
+            script = fronts[name]
         write_file(f"{prefix}/bin/{name}", script, 0o755)
     if names:
-        link_names(f"{prefix}/bin")
+        link_names(f"{prefix}/bin", cdi_hook=not lacking)
+    return lacking
 
 
 def main() -> int:
@@ -469,7 +495,7 @@ def main() -> int:
     parser.add_argument("--launcher", action="store_true")
     options = parser.parse_args()
     try:
-        install(
+        lacking = install(
             options.checkout,
             options.packages,
             options.prefix,
@@ -482,7 +508,14 @@ def main() -> int:
         print(f"install: {error}", file=sys.stderr)
         return 1
     print(
-        f"installed: {options.prefix.rstrip('/')}/bin/nvgraft-hook, nvgraft-runtime and"
-        f" nvgraft, for {options.python}"
+        f"installed: {options.prefix.rstrip('/')}/bin/nvgraft-hook, nvgraft-runtime,"
+        f" nvgraft-cdi-hook and nvgraft, for {options.python}"
     )
+    if lacking:
+        print(
+            f"install: nvgraft-cdi-hook has no static first program: {lacking} | use it in"
+            " specifications whose hooks have an env alone, as nvgraft's own (it is not linked as"
+            " nvidia-cdi-hook and nvidia-ctk), or run apt-get install binutils and install again",
+            file=sys.stderr,
+        )
     return 0

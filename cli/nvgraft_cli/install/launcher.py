@@ -1,4 +1,5 @@
-"""Build the static program that starts the hook, for ``./dev install --launcher``.
+"""Build the static program that starts a hook: nvgraft-cdi-hook, and with ``./dev install
+--launcher`` also nvgraft-hook.
 
 The interpreter of a script is a dynamic program, in which code from LD_PRELOAD runs before the
 first line. An explicit env in the registration prevents that (SECURITY R1). This program prevents
@@ -24,18 +25,31 @@ _BASE = 0x400000
 _ALIGNMENT = 0x10000  # the largest page size of the two
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
-_WORDS = struct.Struct("<4Q")
+_WORDS = struct.Struct("<5Q")
 _START = _HEADER.size + 2 * _SEGMENT.size
 _IDENTITY = b"\x7fELF\x02\x01\x01" + bytes(9)
 _LOAD, _STACK = 1, 0x6474E551
 _READ, _WRITE, _EXECUTE = 4, 2, 1
 
 
+#: The variables that nvgraft-hook reads. nvgraft-cdi-hook reads none.
+HOOK_VARIABLES = (
+    "PATH",
+    "NVIDIA_CTK_CONFIG_FILE_PATH",
+    "XDG_CONFIG_HOME",
+    "CUDA_MPS_PIPE_DIRECTORY",
+)
+_VARIABLES: tuple[tuple[str, ...], ...] = (HOOK_VARIABLES, ())
+
+
 class LaunchedScript(NamedTuple):
-    """The absolute paths that a launcher starts: ``interpreter`` with -ISB, and ``script``."""
+    """The absolute paths that a launcher starts: ``interpreter`` with -ISB, and ``script``, which
+    gets ``variables`` of the caller's environment.
+    """
 
     interpreter: str
     script: str
+    variables: tuple[str, ...] = HOOK_VARIABLES
 
 
 def assemble(machine: str, tools: str = "") -> bytes:
@@ -63,13 +77,17 @@ def build(target: LaunchedScript, machine: str, code: bytes) -> bytes:
     """Return the program for ``machine`` that starts ``target``, with the ``code`` of
     :func:`assemble`.
     """
+    name = target.script.rpartition("/")[2]
     texts = [
-        *(text.encode() for text in target),
-        f"nvgraft-hook: {target.interpreter} cannot be started\n".encode(),
+        target.interpreter.encode(),
+        target.script.encode(),
+        f"{name}: {target.interpreter} cannot be started\n".encode(),
     ]
-    at = _BASE + _START + len(code) + _WORDS.size
+    names = _table(target.variables)
+    first = _BASE + _START + len(code) + _WORDS.size
+    at = first + len(names)
     addresses = [at, at + len(texts[0]) + 1, at + len(texts[0]) + len(texts[1]) + 2]
-    body = code + _WORDS.pack(*addresses, len(texts[2])) + b"\0".join(texts)
+    body = code + _WORDS.pack(*addresses, len(texts[2]), first) + names + b"\0".join(texts)
     size = _START + len(body)
     header = _HEADER.pack(
         _IDENTITY,
@@ -92,6 +110,10 @@ def build(target: LaunchedScript, machine: str, code: bytes) -> bytes:
     return header + load + stack + body
 
 
+def _table(variables: tuple[str, ...]) -> bytes:
+    return b"".join(f"{name}=".encode() + b"\0" for name in variables) + b"\0"
+
+
 def parse(data: bytes) -> LaunchedScript | None:
     """Return the target of the program ``data``; None for a file that :func:`build` has not made.
 
@@ -99,13 +121,14 @@ def parse(data: bytes) -> LaunchedScript | None:
     """
     front, *texts = data.rsplit(b"\0", 2)
     texts.insert(0, front.rpartition(b"\0")[2])  # the word in front of it ends in a zero byte
-    end = len(data) - len(b"\0".join(texts)) - _WORDS.size
-    code = data[_START:end]
     try:
-        target = LaunchedScript(*(text.decode() for text in texts[:2]))
-    except (UnicodeDecodeError, TypeError):
+        interpreter, script = (text.decode() for text in texts[:2])
+    except ValueError:
         return None
-    for machine in MACHINES:
-        if _OPTIONS in code and build(target, machine, code) == data:
+    for variables in _VARIABLES:
+        target = LaunchedScript(interpreter, script, variables)
+        behind = len(_table(variables)) + len(b"\0".join(texts))
+        code = data[_START : len(data) - behind - _WORDS.size]
+        if _OPTIONS in code and any(build(target, name, code) == data for name in MACHINES):
             return target
     return None

@@ -1,4 +1,4 @@
-// The hook's static launcher for aarch64; launcher.py says why it is there, and assembles it.
+// The hooks' static launcher for aarch64; launcher.py says why it is there, and assembles it.
 // On the stack: argc, argv[0], ..., NULL, envp[0], ..., NULL. Nothing else of the caller's is read.
 
 _start:
@@ -11,7 +11,7 @@ _start:
 variable:
     ldr x5, [x3], #8
     cbz x5, start
-    adr x6, names
+    ldr x6, names
 name:
     ldrb w7, [x6]
     cbz w7, variable            // none of the names
@@ -51,15 +51,10 @@ fail:
     svc #0
 options:
     .asciz "-ISB"
-names:
-    .asciz "PATH="
-    .asciz "NVIDIA_CTK_CONFIG_FILE_PATH="
-    .asciz "XDG_CONFIG_HOME="
-    .asciz "CUDA_MPS_PIPE_DIRECTORY="
-    .byte 0
     .balign 8, 0
-// Four words follow, which launcher.py writes for one installation, and then the texts that they point to.
+// Five words follow, which launcher.py writes for one installation, and then the texts that they point to.
 interpreter = .
 script = . + 8
 message = . + 16
 length = . + 24
+names = . + 32

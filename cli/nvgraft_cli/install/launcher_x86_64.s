@@ -1,4 +1,4 @@
-# The hook's static launcher for x86-64; launcher.py says why it is there, and assembles it.
+# The hooks' static launcher for x86-64; launcher.py says why it is there, and assembles it.
 # On the stack: argc, argv[0], ..., NULL, envp[0], ..., NULL. Nothing else of the caller's is read.
 
 _start:
@@ -13,7 +13,7 @@ variable:
     add $8, %rsi
     test %rax, %rax
     jz start
-    lea names(%rip), %r8
+    mov names(%rip), %r8
 name:
     cmpb $0, (%r8)
     je variable                 # none of the names
@@ -59,15 +59,10 @@ fail:
     syscall
 options:
     .asciz "-ISB"
-names:
-    .asciz "PATH="
-    .asciz "NVIDIA_CTK_CONFIG_FILE_PATH="
-    .asciz "XDG_CONFIG_HOME="
-    .asciz "CUDA_MPS_PIPE_DIRECTORY="
-    .byte 0
     .balign 8, 0
-# Four words follow, which launcher.py writes for one installation, and then the texts that they point to.
+# Five words follow, which launcher.py writes for one installation, and then the texts that they point to.
 interpreter = .
 script = . + 8
 message = . + 16
 length = . + 24
+names = . + 32

@@ -17,7 +17,7 @@ from nvgraft.system import syscalls, userns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _ATTRIBUTES = {
     "ro": syscalls.MOUNT_ATTR_RDONLY,
@@ -39,6 +39,9 @@ _TYPES = {
 #: container root can fill it.
 _TMPFS_LIMITS = {"size": "1m", "nr_inodes": "8k"}
 
+
+#: The name of the file on the tmpfs of a bind of a new file.
+_NEW_FILE = "file"
 
 #: MOUNT_ATTR_ bits by options; a plan has five kinds.
 _BITS: dict[tuple[str, ...], int] = {}
@@ -85,31 +88,37 @@ class Sources:
         self._tmpfs.sort(key=lambda place: -len(place[0]))
 
 
-def open_sources(actions: Iterable[Action], uid: int, gid: int) -> Sources:
+def open_sources(
+    actions: Iterable[Action], uid: int, gid: int, place: Callable[[str], int] | None = None
+) -> Sources:
     """Make every mount of ``actions`` and fill each tmpfs.
 
+    :param place: opens the directory of a path in the container, for the bind of a new file; its
+        caller closes it.
     :raises Refusal: stage ``mount``, when a source is missing or not what was planned.
     """
     sources = Sources()
     try:
         for action in actions:
-            if isinstance(action, Bind):
+            if isinstance(action, Bind) and action.origin == "made":
+                sources.mounts.append((action, _new_file(action, uid, gid, place)))
+            elif isinstance(action, Bind):
                 sources.mounts.append((action, _clone(action)))
             elif isinstance(action, Tmpfs):
                 sources.add_tmpfs(action, _new_tmpfs(action, uid, gid))
             elif isinstance(action, MakeDirectory):
-                place = sources.inside_tmpfs(action.path)
-                if place is not None:
-                    _make_directory(place[0], place[1], action.mode, uid, gid)
+                inside = sources.inside_tmpfs(action.path)
+                if inside is not None:
+                    _make_directory(inside[0], inside[1], action.mode, uid, gid)
             elif isinstance(action, WriteFile):
-                place = sources.inside_tmpfs(action.path)
-                if place is None:
+                inside = sources.inside_tmpfs(action.path)
+                if inside is None:
                     raise Refusal(
                         "mount",
                         f"file creation failed: {action.path}: not in a tmpfs",
                         "the plan is damaged: files are made in a tmpfs only",
                     )
-                _write_file(place[0], place[1], action, uid, gid)
+                _write_file(inside[0], inside[1], action.mode, action.content, uid, gid)
     except BaseException:
         sources.close()
         raise
@@ -190,21 +199,72 @@ def _new_tmpfs(action: Tmpfs, uid: int, gid: int) -> int:
     return fd
 
 
+def _new_file(action: Bind, uid: int, gid: int, place: Callable[[str], int] | None) -> int:
+    """Return the detached bind of a new file, which is alone on a tmpfs."""
+    options = {
+        "source": "tmpfs",
+        "size": str(len(action.content.encode())),
+        "nr_inodes": "2",
+        "mode": "0555",
+        "uid": str(uid),
+        "gid": str(gid),
+    }
+    try:
+        tmpfs = syscalls.new_mount("tmpfs", options, 0)
+        try:
+            _write_file(tmpfs, _NEW_FILE, action.mode, action.content, uid, gid)
+            fd = _clone_of(tmpfs, _NEW_FILE, action.target, place)
+        finally:
+            syscalls.close(tmpfs)
+    except syscalls.MissingFeature:
+        raise
+    except OSError as error:
+        raise Refusal(
+            "mount", f"mount operation failed: {action.target}: {reason(error)}", f"{error}"
+        ) from error
+    syscalls.mount_setattr(fd, attributes(action.options), syscalls.MS_PRIVATE)
+    return fd
+
+
+def _clone_of(tmpfs: int, name: str, target: str, place: Callable[[str], int] | None) -> int:
+    """Return the detached bind of a file on the detached mount ``tmpfs``.
+
+    Linux before 6.15 clones attached mounts only. There the tmpfs is attached for a moment; nothing
+    runs in the container yet.
+    """
+    flags = syscalls.OPEN_TREE_CLONE | syscalls.AT_SYMLINK_NOFOLLOW
+    try:
+        return syscalls.open_tree(tmpfs, name, flags)
+    except OSError as error:
+        if error.errno != errno.EINVAL or place is None:
+            raise
+        directory = place(target)
+    try:
+        syscalls.mount_setattr(tmpfs, 0, syscalls.MS_PRIVATE)
+        syscalls.move_mount(tmpfs, directory)
+        try:
+            return syscalls.open_tree(tmpfs, name, flags)
+        finally:
+            syscalls.umount2(f"/proc/self/fd/{tmpfs}", syscalls.MNT_DETACH)
+    finally:
+        syscalls.close(directory)
+
+
 def _make_directory(fd: int, path: str, mode: int, uid: int, gid: int) -> None:
     os.mkdir(path, mode, dir_fd=fd)
     os.chown(path, uid, gid, dir_fd=fd, follow_symlinks=False)
 
 
-def _write_file(fd: int, path: str, action: WriteFile, uid: int, gid: int) -> None:
+def _write_file(fd: int, path: str, mode: int, content: str, uid: int, gid: int) -> None:
     file = os.open(
         path,
         os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
-        action.mode,
+        mode,
         dir_fd=fd,
     )
     try:
-        write_all(file, action.content.encode("utf-8", "surrogateescape"))
+        write_all(file, content.encode("utf-8", "surrogateescape"))
         os.fchown(file, uid, gid)
-        os.fchmod(file, action.mode)
+        os.fchmod(file, mode)
     finally:
         syscalls.close(file)

@@ -23,9 +23,12 @@ from nvgraft.base.errors import UNDO_FAILED, Refusal
 from nvgraft.base.files import reason
 from nvgraft.container.container import Container, enter
 from nvgraft.plan.actions import (
+    Action,
     AllowDevice,
     Bind,
+    ChangeMode,
     MakeDirectory,
+    PlaceFile,
     Plan,
     Symlink,
     Tmpfs,
@@ -118,7 +121,9 @@ def _carry_out(
 ) -> None:
     _allow_descriptors(plan)
     # This is the host's mount namespace. Everything of the host is looked up now.
-    sources = open_sources(plan.actions, container.uid, container.gid)
+    sources = open_sources(
+        plan.actions, container.uid, container.gid, lambda path: _private_place(container, path)
+    )
     to_close.append(sources.close)
     rules = [action for action in plan.actions if isinstance(action, AllowDevice)]
     devices = None
@@ -130,6 +135,12 @@ def _carry_out(
     if updates:
         to_close.append(cache.close)
         cache.prepare()
+    placement = None
+    if any(map(_needs_placement, plan.actions)):
+        from nvgraft.apply.placement import Placement
+
+        placement = Placement(container, undo, journal)
+        to_close.append(placement.close)
     # A container's /proc may be anything, so an undo uses a procfs of our own. In standalone mode,
     # /proc is the host's.
     procfs = _open_procfs(container)
@@ -156,7 +167,13 @@ def _carry_out(
         container,
         undo,
         journal,
+        -1 if placement is None else placement.own_fds,
     )
+    if placement is not None:
+        placement.place([action for action in plan.actions if isinstance(action, PlaceFile)])
+        placement.change_modes(
+            [action for action in plan.actions if isinstance(action, ChangeMode)]
+        )
     if devices is not None:
         devices.allow(rules, undo)
     for action in updates:
@@ -164,11 +181,28 @@ def _carry_out(
         cache.update(container, plan, action, undo, journal)
 
 
+def _needs_placement(action: Action) -> bool:
+    return isinstance(action, PlaceFile | ChangeMode) or (
+        isinstance(action, Symlink) and action.over_file
+    )
+
+
+def _private_place(container: Container, path: str) -> int:
+    """Open the directory of ``path``, for a mount that no other mount namespace may see."""
+    fd = open_in_root(container.rootfs_fd, paths.dirname(path), os.O_PATH | os.O_DIRECTORY)
+    if container.propagates(container.mount(syscalls.mount_id(fd))):
+        syscalls.close(fd)
+        raise OSError(errno.EINVAL, "shared mount", path)
+    return fd
+
+
 def _replace_links(
-    actions: list[Symlink], container: Container, undo: UndoLog, journal: Journal
+    actions: list[Symlink], container: Container, undo: UndoLog, journal: Journal, own_fds: int = -1
 ) -> None:
     """Make links in the place of the image's. All former ones are announced before the first
     change.
+
+    :param own_fds: for links that may replace a file: a descriptor of our own /proc/self/fd.
     """
     owner = Owner(container.uid, container.gid)
     links = []
@@ -178,14 +212,16 @@ def _replace_links(
             directory = SharedDirectory(
                 open_in_root(container.rootfs_fd, parent, os.O_RDONLY | os.O_DIRECTORY), parent
             )
-            links.append(Link(directory, name, action.target, owner, -1))
+            links.append(
+                Link(directory, name, action.target, owner, own_fds, over_file=action.over_file)
+            )
         except OSError as error:
             raise _link_refused(container, action.path, reason(error)) from error
         mount_id = syscalls.mount_id(directory.fd)
         if not links[-1].replaceable or container.volume(mount_id) is not None:
             raise _link_refused(container, action.path, "file exists")
     if links:
-        journal.announce([link.announcement() for link in links])
+        journal.announce([entry for link in links for entry in link.announcements()])
     for link in links:
         try:
             link.make(undo)

@@ -57,6 +57,7 @@ FIELDS = {
     "was-link": 3,
     "links": 0,
     "was-file": 5,
+    "was-mode": 2,
 }
 
 
@@ -71,6 +72,7 @@ class JournalEntry(Value):
     - absent: a file that the loader cache step makes, with content, where nothing is;
     - was-file (mode, uid, gid, access and modification time in ns; ``data``), was-link (target,
       uid, gid): what that step replaces;
+    - was-mode (former mode, new mode): permissions that are changed;
     - links: a directory in which that step makes links; those that exist are announced as was-link.
     """
 

@@ -59,9 +59,12 @@ def clear(left: Left, rootfs_fd: int, *, dry_run: bool = False) -> tuple[list[Ou
     assert left.heading is not None
     outcomes: list[Outcome] = []
     stuck: list[JournalEntry] = []
-    former_links = {entry.path for entry in left.entries if entry.kind == "was-link"}
+    former = {
+        kind: {entry.path for entry in left.entries if entry.kind == kind}
+        for kind in ("was-link", "was-file")
+    }
     for entry in reversed(left.entries):
-        work = _Work(left, left.heading, rootfs_fd, entry, former_links, dry_run=dry_run)
+        work = _Work(left, left.heading, rootfs_fd, entry, former, dry_run=dry_run)
         outcomes_of_entry = work.run()
         outcomes += outcomes_of_entry
         if any(outcome.fate == STUCK for outcome in outcomes_of_entry):
@@ -78,7 +81,7 @@ class _Work:
         heading: Heading,
         rootfs_fd: int,
         entry: JournalEntry,
-        former_links: set[str],
+        former: dict[str, set[str]],
         *,
         dry_run: bool,
     ) -> None:
@@ -87,7 +90,7 @@ class _Work:
         self._owner = Owner(heading.uid, heading.gid)
         self._rootfs_fd = rootfs_fd
         self._entry = entry
-        self._former_links = former_links
+        self._former = former
         self._dry_run = dry_run
 
     def run(self) -> list[Outcome]:
@@ -123,7 +126,7 @@ class _Work:
             status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             if (
                 stat.S_ISLNK(status.st_mode)
-                and path not in self._former_links
+                and path not in self._former["was-link"]
                 and not self._other_times(status)
             ):
                 self._change(lambda name=name: os.unlink(name, dir_fd=directory))  # type: ignore[misc]
@@ -143,15 +146,19 @@ class _Work:
             return [Outcome(RESTORED, path)]
         try:
             status = os.fstat(path_fd)
+            if entry.kind == "was-mode":
+                return self._former_mode(path_fd, path, status)
             target = os.readlink("", dir_fd=path_fd) if stat.S_ISLNK(status.st_mode) else ""
         finally:
             syscalls.close(path_fd)
         if entry.kind.startswith("was-"):
-            return self._former(parent, path, name, status, target)
+            return self._put_former_back(parent, path, name, status, target)
         if entry.kind == "absent":
             is_file = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
             why = "" if is_file else _NOT_A_FILE
         else:
+            if entry.kind == "link" and not target and path in self._former["was-file"]:
+                return []  # the file that the link was to replace
             why = unlike(entry.kind, status, "".join(entry.fields), lambda: target)
         why = why or self._other_times(status)
         if why:
@@ -167,7 +174,7 @@ class _Work:
             raise
         return [Outcome(REMOVED, path)]
 
-    def _former(
+    def _put_former_back(
         self, parent: int, path: str, name: str, status: os.stat_result, target: str
     ) -> list[Outcome]:
         """Put back what the entry says was there, unless it is still there or something else is."""
@@ -187,6 +194,20 @@ class _Work:
             put_back(parent, name, entry, self._owner)
 
         self._change(exchange)
+        return [Outcome(RESTORED, path)]
+
+    def _former_mode(self, path_fd: int, path: str, status: os.stat_result) -> list[Outcome]:
+        """Give back the permissions, unless they have been changed since."""
+        before, ours = map(int, self._entry.fields)
+        if stat.S_IMODE(status.st_mode) != ours or status.st_ctime_ns < self._since:
+            return []
+        if why := self._other_times(status):
+            return [Outcome(KEPT, path, why)]
+        own_fds = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._change(lambda: os.chmod(str(path_fd), before, dir_fd=own_fds))
+        finally:
+            syscalls.close(own_fds)
         return [Outcome(RESTORED, path)]
 
     def _other_times(self, status: os.stat_result) -> str:

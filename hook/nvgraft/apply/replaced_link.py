@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class Link:
-    """A link to make, or to replace. Anything else in its place belongs to the image and stays."""
+    """A link to make, or to replace. Anything else in its place belongs to the image and stays.
+
+    :param over_file: also replace a regular file.
+    """
 
     def __init__(
         self,
@@ -26,6 +29,7 @@ class Link:
         own_fds: int,
         *,
         required: bool = True,
+        over_file: bool = False,
     ) -> None:
         self.directory = directory
         self.required = required
@@ -33,32 +37,35 @@ class Link:
         self._name = name
         self._target = target
         self._owner = owner
+        self._over_file = over_file
         self._changed = False
         try:
             self._before: DirectoryEntry | None = DirectoryEntry(
-                directory, name, owner, own_fds, content=False
+                directory, name, owner, own_fds, content=over_file
             )
         except NotAFile:
             self._before = None
 
     @property
     def replaceable(self) -> bool:
-        """Whether its place is free or holds a link."""
-        return self._before is not None and self._before.before.kind != "was-file"
+        """Whether its place is free or holds a link, or a file that may be replaced."""
+        return self._before is not None and (
+            self._over_file or self._before.before.kind != "was-file"
+        )
 
     @property
     def place(self) -> tuple[int, int, str]:
         """The position of the link, independent of the path of its directory."""
         return *self.directory.identity, self._name
 
-    def announcement(self) -> JournalEntry:
-        """Return the journal's entry for the link."""
+    def announcements(self) -> list[JournalEntry]:
+        """Return the journal's entries for the link, and for what it replaces."""
         assert self._before is not None
-        return (
-            self._before.before
-            if self._before.exists
-            else JournalEntry("link", self.path, self._target)
-        )
+        before = self._before.before
+        if before.kind == "was-link":
+            return [before]
+        ours = JournalEntry("link", self.path, self._target)
+        return [before, ours] if self._before.exists else [ours]
 
     def make(self, undo: UndoLog) -> None:
         """Make the link.

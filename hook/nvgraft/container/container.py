@@ -132,6 +132,10 @@ class Container:
         """Whether the container is in this process's mount namespace."""
         return self.pidfd is None
 
+    def is_mount_point(self) -> bool:
+        """Tell whether the root file system is a mount of its own."""
+        return bool(syscalls.mount_attributes(self.rootfs_fd) & _STATX_ATTR_MOUNT_ROOT)
+
     def mount(self, mount_id: int) -> Mount:
         """Return the container's mount ``mount_id``, which an open descriptor is on.
 
@@ -262,7 +266,7 @@ def open_container(pid: int, pidfd: int, rootfs: str, *, by_its_starter: bool = 
     :raises Refusal: stages ``input`` and ``container``.
     """
     check_rootfs_path(rootfs)
-    if _namespace(pid) == _namespace("self"):
+    if namespace(pid) == namespace("self"):
         raise Refusal(
             "container",
             f"process {pid} has no mount namespace of its own",
@@ -284,7 +288,7 @@ def open_container(pid: int, pidfd: int, rootfs: str, *, by_its_starter: bool = 
                 pid, pidfd, rootfs.rstrip("/"), rootfs_fd, owner.st_uid, owner.st_gid
             )
             check_no_host_root(container)
-            mounted = syscalls.mount_attributes(rootfs_fd) & _STATX_ATTR_MOUNT_ROOT
+            mounted = container.is_mount_point()
             if by_its_starter or not mounted:
                 from nvgraft.container.unprepared import check_no_mount_point, has_same_starter
 
@@ -371,7 +375,11 @@ def step(text: str, hint: str, call: Callable[[], T]) -> T:
         raise Refusal("container", f"{text}: {reason(error)}", hint) from error
 
 
-def _namespace(pid: int | str) -> str:
+def namespace(pid: int | str) -> str:
+    """Return the name of the mount namespace of ``pid``.
+
+    :raises Refusal: stage ``container``: it cannot be read.
+    """
     path = f"/proc/{pid}/ns/mnt"
     return step(
         f"open failed: {path}",

@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 
 class LiveTarget(Target):
-    """The rootfs of a container that is being started."""
+    """The rootfs of a container that is being started.
 
-    def __init__(self, container: Container, machine: str) -> None:
+    :param closed: resolve paths as for a process in the container: see ``Tree.closed``.
+    """
+
+    def __init__(self, container: Container, machine: str, *, closed: bool = False) -> None:
         self._container = container
         self._live = _tree(container)
+        self._live.closed = closed
         self._volumes: dict[str, str | None] = {}
         self._read_only: dict[str, bool] = {}
         super().__init__(self._live, machine, container.uid, container.gid)

@@ -1,6 +1,8 @@
-"""Containers that no runtime has prepared for the hook: ``nvgraft configure`` opens them.
+"""Containers in this process's own mount namespace, and root file systems that are not mount
+points.
 
-These are directories of this mount namespace, and root file systems that are not mount points.
+``nvgraft configure`` opens both, and the hooks of the stage createContainer the former: a runtime
+starts them in the container's namespaces before it changes the root.
 """
 
 from __future__ import annotations
@@ -8,7 +10,13 @@ from __future__ import annotations
 from nvgraft.base._os import os
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import read_text
-from nvgraft.container.container import Container, check_no_host_root, check_rootfs_path, step
+from nvgraft.container.container import (
+    Container,
+    check_no_host_root,
+    check_rootfs_path,
+    namespace,
+    step,
+)
 from nvgraft.system import syscalls, userns
 from nvgraft.system.trusted import Untrusted, open_trusted_directory
 
@@ -38,6 +46,39 @@ def _parent(pid: int) -> int:
         return 0
     # The name before the state may have any characters.
     return int(text.rpartition(")")[2].split()[1])
+
+
+def open_own(rootfs: str) -> Container:
+    """Open the directory ``rootfs`` of this mount namespace, for a hook in the container's own
+    namespaces. This process's user owns everything that is made.
+
+    :raises Refusal: stages ``input`` and ``container``.
+    """
+    check_rootfs_path(rootfs)
+    rootfs_fd = step(
+        f"open failed: {rootfs}",
+        "root.path in config.json must be a directory",
+        lambda: os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC),
+    )
+    path = os.readlink(f"/proc/self/fd/{rootfs_fd}")
+    container = Container(os.getpid(), None, path, rootfs_fd, os.geteuid(), os.getegid())
+    try:
+        check_no_host_root(container)
+    except BaseException:
+        syscalls.close(rootfs_fd)
+        raise
+    return container
+
+
+def is_own_namespace(pid: int) -> bool:
+    """Tell whether a hook for the container of ``pid`` is in the container's mount namespace
+    already: at the stage createContainer. There ``pid`` is often a number of another pid namespace
+    than that of /proc, or 0.
+
+    :raises Refusal: stage ``container``: the process has ended.
+    """
+    outside = os.readlink("/proc/self") != str(os.getpid())
+    return outside or pid <= 1 or pid == os.getppid() or namespace(pid) == namespace("self")
 
 
 def open_standalone(rootfs: str) -> Container:

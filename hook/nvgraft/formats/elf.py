@@ -26,6 +26,9 @@ _SHT_NOTE = 7
 _ET_DYN = 3
 _PT_GNU_PROPERTY, _NT_GNU_PROPERTY, _X86_ISA_1_NEEDED = 0x6474E553, 5, 0xC0008002
 
+#: Sizes of a note's owner and text, and its type.
+_NOTE_HEADER = struct.Struct("<III")
+
 #: Bytes of the first read, which holds the headers of most files.
 _HEAD = 1024
 
@@ -303,24 +306,47 @@ def _isa_level(file: File, segments: list[tuple[int, int, int, int]]) -> int:
     return 0
 
 
-def _abi_tag(file: File) -> tuple[int, int, int] | None:
+def read_note(content: int | FileContent, section: str, owner: bytes) -> bytes:
+    """Return what the first note of ``section`` says; nothing if there is no such section, or if
+    the note belongs to another ``owner``.
+
+    :raises ValueError: the file is not ELF, or is damaged.
+    :raises OSError: the file cannot be read.
+    """
+    file = File(content)
+    for offset, length, alignment in _note_sections(file, section.encode()):
+        if length < _NOTE_HEADER.size:
+            return b""
+        data = file.read(offset, length)
+        name_size, size, _kind = _NOTE_HEADER.unpack_from(data)
+        start = _NOTE_HEADER.size + -(-name_size // alignment) * alignment
+        name = data[_NOTE_HEADER.size : _NOTE_HEADER.size + name_size]
+        return data[start : start + size] if name.strip(b"\0") == owner else b""
+    return b""
+
+
+def _note_sections(file: File, name: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield offset, length and alignment of each note section called ``name``."""
     layout, header, read = file.layout, file.header, file.read
     offset, size, count, names_index = header[5], header[10], header[11], header[12]
     if not count or size != struct.calcsize(layout.section) or names_index >= count:
-        return None
+        return
     rows = list(struct.iter_unpack(layout.section, read(offset, size * count)))
     names_offset, names_size = rows[names_index][4], rows[names_index][5]
     for row in rows:
         if row[1] != _SHT_NOTE or row[0] >= names_size:
             continue
-        if (
-            read(names_offset + row[0], min(15, names_size - row[0])).split(b"\0", 1)[0]
-            != b".note.ABI-tag"
-            or row[5] < 32
-        ):
+        found = read(names_offset + row[0], min(len(name) + 2, names_size - row[0]))
+        if found.split(b"\0", 1)[0] == name:
+            yield row[4], row[5], max(1, row[8])
+
+
+def _abi_tag(file: File) -> tuple[int, int, int] | None:
+    for offset, length, _alignment in _note_sections(file, b".note.ABI-tag"):
+        if length < 32:
             continue
         name_size, _length, kind, name, system, major, minor, patch = struct.unpack(
-            "<III4sIIII", read(row[4], 32)
+            "<III4sIIII", file.read(offset, 32)
         )
         # The first note decides: it must be GNU's ABI tag for Linux.
         if (name_size, kind, name, system) == (4, 1, b"GNU\0", 0):

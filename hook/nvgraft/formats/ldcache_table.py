@@ -323,6 +323,25 @@ class Table:
                     row = Row(item.soname, item.flags, item.path, item.hwcaps)
                     yield start + index, row, item.path
 
+    def files_of(self, directories: Sequence[bytes]) -> dict[bytes, int]:
+        """Return name -> flags of each plain row for a file of the directories themselves whose
+        SONAME is the name of the file.
+        """
+        found: dict[bytes, int] = {}
+        numbers = self._numbers
+        positions = numbers[2::6].tolist()
+        for index in self._names.below(directories, positions):
+            at = 6 * index
+            if numbers[at + 4] or numbers[at + 5]:
+                continue
+            parent, _, name = self._names.text(positions[index]).rpartition(b"/")
+            if parent in directories and (
+                numbers[at + 1] == positions[index] + len(parent) + 1
+                or self._names.text(numbers[at + 1]) == name
+            ):
+                found[name] = numbers[at]
+        return found
+
     def lookup(self, soname: bytes) -> list[Row]:
         """Return the rows that a loader finds for a name, in order, without those of older
         subdirectories.

@@ -215,6 +215,15 @@ class Tree:
         """
         raise NotImplementedError
 
+    def note(self, path: str, section: str, owner: bytes) -> bytes:
+        """Return the first note of a section of the ELF file at a resolved ``path``; nothing if it
+        has no such section, or another owner's note. A recorded tree knows no notes.
+
+        :raises OSError: the file cannot be opened.
+        :raises ValueError: the file is not ELF, or is damaged.
+        """
+        return b""
+
     def resolve(self, path: str, *, follow_last: bool = True) -> str:
         """Return ``path`` with every symbolic link followed inside this tree (reference behaviour
         6.2).
@@ -453,6 +462,15 @@ class LiveTree(Tree):
             finally:
                 os.close(fd)
         return facts
+
+    def note(self, path: str, section: str, owner: bytes) -> bytes:
+        from nvgraft.formats.elf import read_note
+
+        fd = self.open(path)
+        try:
+            return read_note(fd, section, owner)
+        finally:
+            os.close(fd)
 
     def read(self, path: str, limit: int) -> bytes:
         fd = self.open(path)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from nvgraft.request.request import Request
 
-    Origin = Literal["driver", "dev", "proc"]
+    Origin = Literal["driver", "dev", "proc", "made"]
 
 
 class Why(Value):
@@ -30,7 +30,10 @@ class Why(Value):
 
 
 class Action(Value):
-    """One action; ``op`` is its kind in the document, ``why`` its reason."""
+    """One action; ``op`` is its kind in the document, ``why`` its reason.
+
+    An action without ``op`` is in no document: only steps of nvgraft-cdi-hook have it.
+    """
 
     op = ""
     why: Why
@@ -52,9 +55,10 @@ class Bind(Action):
     the mode ``mode``.
 
     ``kind`` is file, dir, device or socket. ``origin`` says whether the source is one of the
-    driver's files ("driver"), device nodes ("dev") or /proc entries ("proc"). ``placeholder`` says
-    that nothing exists at ``target``, so that the applier makes a file there first. ``size``
-    (bytes) is for people. Neither of both is part of the document.
+    driver's files ("driver"), device nodes ("dev") or /proc entries ("proc"), or a new file with
+    ``content`` on a tmpfs of its own ("made"). ``placeholder`` says that nothing exists at
+    ``target``, so that the applier makes a file there first. ``size`` (bytes) is for people.
+    Neither of both is part of the document.
     """
 
     op = "mount"
@@ -73,6 +77,7 @@ class Bind(Action):
         root: str = "",
         *,
         placeholder: bool = False,
+        content: str = "",
     ) -> None:
         self.kind = kind
         self.origin = origin
@@ -85,6 +90,7 @@ class Bind(Action):
         self.size = size
         self.root = root
         self.placeholder = placeholder
+        self.content = content
 
     @property
     def source(self) -> str:
@@ -125,18 +131,42 @@ class WriteFile(Action):
         self.why = why
 
 
+class PlaceFile(Action):
+    """Write a file with ``content`` on the root file system itself, or in the place of a file or
+    link there. A file that is replaced keeps its mode and owner.
+    """
+
+    def __init__(self, path: str, mode: int, content: str, why: Why) -> None:
+        self.path = path
+        self.mode = mode
+        self.content = content
+        self.why = why
+
+
+class ChangeMode(Action):
+    """Set the permissions of what is at ``path``, unless it is on a volume."""
+
+    def __init__(self, path: str, mode: int, why: Why) -> None:
+        self.path = path
+        self.mode = mode
+        self.why = why
+
+
 class Symlink(Action):
     """Make a symbolic link at a path where nothing exists, or, with ``replaces``, in the place of
-    another link.
+    another link; with ``over_file`` also in the place of a regular file.
     """
 
     op = "symlink"
 
-    def __init__(self, path: str, target: str, why: Why, *, replaces: bool = False) -> None:
+    def __init__(
+        self, path: str, target: str, why: Why, *, replaces: bool = False, over_file: bool = False
+    ) -> None:
         self.path = path
         self.target = target
         self.why = why
         self.replaces = replaces
+        self.over_file = over_file
 
 
 class AllowDevice(Action):
@@ -180,6 +210,8 @@ class UpdateLoaderCache(Action):
     configuration.
 
     ``libraries`` follow from the mounts before. Therefore they are not part of the document.
+    ``searched``, if given, are those of the directories that have the driver's libraries; they are
+    searched whatever the cache knows.
     """
 
     op = "ldcache"
@@ -189,10 +221,12 @@ class UpdateLoaderCache(Action):
         directories: tuple[str, ...],
         why: Why,
         libraries: tuple[MountedLibrary, ...] = (),
+        searched: tuple[str, ...] | None = None,
     ) -> None:
         self.directories = directories
         self.why = why
         self.libraries = libraries
+        self.searched = searched
 
 
 class PlanHost(Value):

@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 DIRECTORY = "bytecode"
 
 #: Group -> the group that is loaded before, and the modules that make up this group together with
-#: all that they import. A launcher loads ``hook`` or ``runtime`` first. ``look`` is loaded if a
-#: container has to be configured, ``host`` if the inventory is not kept, ``apply`` after the host
-#: was read, or while NVML is asked; ``devices`` if the runtime generates CDI devices.
+#: all that they import. A launcher loads ``hook``, ``runtime`` or ``cdi-hook`` first. ``look`` is
+#: loaded if a container has to be configured, ``host`` if the inventory is not kept, ``apply``
+#: after the host was read, or while NVML is asked; ``devices`` if the runtime generates CDI
+#: devices.
 GROUPS = {
     "hook": ("", ("nvgraft.hook", "nvgraft.system.kept")),
     "look": (
@@ -85,6 +86,21 @@ GROUPS = {
             "nvgraft.host.libraries",
             "nvgraft.host.live",
             "nvgraft_specs.cdi_hooks",
+        ),
+    ),
+    "cdi-hook": (
+        "",
+        (
+            "nvgraft.cdi_hook",
+            "nvgraft.apply.held_container",
+            "nvgraft.apply.executor",
+            "nvgraft.apply.placement",
+            "nvgraft.apply.cache.after_files",
+            "nvgraft.apply.cache.library_search",
+            "nvgraft.container.live_target",
+            "nvgraft.container.unprepared",
+            "nvgraft.plan.hook_steps",
+            "nvgraft.report.last_error",
         ),
     ),
 }

@@ -18,10 +18,11 @@ from nvgraft.formats.tree import OutOfBounds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from nvgraft.apply.cache.library_search import FoundLibrary, Search
     from nvgraft.apply.cache.rootfs import Files, FilesDirectory
+    from nvgraft.apply.cache.search_path import SearchDirectory
     from nvgraft.plan.actions import UpdateLoaderCache
 
 
@@ -58,9 +59,11 @@ class CacheContent:
         self.links: list[MissingLink] = []
         self._beyond: list[str] = []
         self._before = table
+        self._written = written
+        self._fast = action.searched is not None
         self._libraries = action.libraries
         self._machine = machine
-        self._path = SearchPath(files, action.directories, machine)
+        self._path = SearchPath(files, action.directories, machine, action.searched)
         self._searched: set[str] = set()  # directories of which every library is known
         # Ask now: making placeholders and links changes the times of directories.
         self._unknown = self._path.unknown(table, written)
@@ -86,7 +89,11 @@ class CacheContent:
         rows = self._driver_rows()
         driver = {(row.soname, row.flags, row.path) for row in rows}
         for search in searches:
-            image_rows = [library.row(search.directory) for library in search.libraries.values()]
+            image_rows = [
+                library.row(search.directory)
+                for library in search.libraries.values()
+                if not library.known
+            ]
             rows += [row for row in image_rows if (row.soname, row.flags, row.path) not in driver]
             if not search.beyond:
                 self._searched.update(search.directory.names)
@@ -149,7 +156,8 @@ class CacheContent:
         # ldconfig makes the links of a directory before it searches the next one.
         made: dict[str, Facts] = {}
         for directory in self._unknown:
-            search = Search(files, directory, self._machine, mounted, made)
+            rows = self._rows_of(directory)
+            search = Search(files, directory, self._machine, mounted, made, rows, self._written)
             yield search
             if directory.hwcaps is None:
                 made |= {
@@ -163,6 +171,14 @@ class CacheContent:
                 files.bounds.next_step()  # what follows looks at files that are known
                 return
 
+    def _rows_of(self, directory: SearchDirectory) -> Mapping[bytes, int]:
+        """Return the rows of a directory that need not be found again; none where libraries are
+        searched because the cache may be wrong.
+        """
+        if not self._fast or self._before is None or directory.hwcaps is not None:
+            return {}
+        return self._before.files_of([paths.fsencode(name) for name in directory.names])
+
     def _without_gone(
         self, files: Files, table: Table, searches: Sequence[Search], rows: Iterable[Row]
     ) -> Table:
@@ -175,6 +191,12 @@ class CacheContent:
         if not searched or not len(table):
             return table
         present = {(places.rank(row.path), row.soname, row.hwcaps) for row in rows}
+        present |= {
+            (search.directory.rank, paths.fsencode(library.soname), None)
+            for search in searches
+            for library in search.libraries.values()
+            if library.known
+        }
         gone = set()
         try:
             for index, row, path in table.below(
@@ -205,7 +227,7 @@ def _missing_links(
     return [
         MissingLink(place, library.soname, library.name)
         for library in search.libraries.values()
-        if not library.is_link
+        if not (library.is_link or library.known)
         and library.name != library.soname
         and (search.directory.rank, library.soname) not in made
         and not _is_linked(files, place, library)

@@ -50,15 +50,21 @@ class Facts:
 
 
 class FoundLibrary:
-    """A library of one directory: the file ``name`` (or link, with ``is_link``) and its SONAME."""
+    """A library of one directory: the file ``name`` (or link, with ``is_link``) and its SONAME.
 
-    __slots__ = ("facts", "is_link", "name", "soname")
+    ``known`` says that the image's cache has its row, and that the SONAME's path leads to it.
+    """
 
-    def __init__(self, name: str, soname: str, facts: Facts, *, is_link: bool) -> None:
+    __slots__ = ("facts", "is_link", "known", "name", "soname")
+
+    def __init__(
+        self, name: str, soname: str, facts: Facts, *, is_link: bool, known: bool = False
+    ) -> None:
         self.name = name
         self.soname = soname
         self.facts = facts
         self.is_link = is_link
+        self.known = known
 
     def row(self, directory: SearchDirectory) -> Row:
         """Return the library's row. In a glibc-hwcaps subdirectory it names the file; no link is
@@ -79,6 +85,8 @@ class Search:
 
     :param mounted: path -> facts of mounted files, which are not read again.
     :param made: path -> facts behind SONAME links that are made in directories searched before.
+    :param rows: SONAME -> flags of the image's cache for this directory. A file that such a name
+        leads to, and that is not younger than ``written`` (ns), is not read.
     """
 
     def __init__(
@@ -88,6 +96,8 @@ class Search:
         machine: str,
         mounted: Mapping[str, Facts],
         made: Mapping[str, Facts],
+        rows: Mapping[bytes, int] | None = None,
+        written: int = 0,
     ) -> None:
         self.directory = directory
         self.libraries: dict[str, FoundLibrary] = {}
@@ -96,6 +106,8 @@ class Search:
         self._architectures = _FLAGS.get(machine, {})
         self._files: dict[str, Facts] = {}
         self._made = made
+        self._rows = rows or {}
+        self._written = written
         try:
             place = rootfs.directory(directory.names[0])
         except OSError as error:
@@ -114,21 +126,52 @@ class Search:
             for name, kind in place.entries()
             if self._is_candidate(name, kind)
         ]
+        known = self._known(place, names) if self._rows else {}
         # Files first: most links lead to one of them.
         for name, is_link in sorted(names, key=lambda entry: entry[1]):
-            if is_link:
+            facts = known.get(name)
+            is_known = facts is not None
+            if facts is not None and not is_link:
+                self._files[name] = facts
+            elif facts is None and is_link:
                 facts = self._behind_link(place, name)
-            else:
+            elif facts is None:
                 facts = self._of_mount(name, mounted) or self._read(place, name)
             if facts is None:
                 continue
             soname = facts.soname or name
             if is_link:
                 is_link = name == soname or (name.endswith(".so") and soname.startswith(name))
-            library = FoundLibrary(name, name if is_link else soname, facts, is_link=is_link)
+                if is_known and name in self.libraries:
+                    continue  # the file that it leads to
+            library = FoundLibrary(
+                name, name if is_link else soname, facts, is_link=is_link, known=is_known
+            )
             owner = self.libraries.get(library.soname)
             if "/" not in library.soname and (owner is None or _rank(library) > _rank(owner)):
                 self.libraries[library.soname] = library
+
+    def _known(self, place: FilesDirectory, names: list[tuple[str, bool]]) -> dict[str, Facts]:
+        """Return the files and links of which the image's cache says what they are."""
+        files = {name for name, is_link in names if not is_link}
+        leads: dict[str, list[str]] = {}
+        for name, is_link in names:
+            if paths.fsencode(name) not in self._rows:
+                continue
+            target = place.readlink(name) if is_link else name
+            if target in files:
+                leads.setdefault(target, []).append(name)
+        known: dict[str, Facts] = {}
+        for target, sonames in leads.items():
+            soname = max(sonames, key=len)
+            # libx.so also leads to libx.so.1 of a library whose row is missing.
+            if soname.endswith(".so") and soname != target:
+                continue
+            if place.is_older(target, self._written):
+                facts = Facts(soname, self._rows[paths.fsencode(soname)])
+                known[target] = facts
+                known |= dict.fromkeys(sonames, facts)
+        return known
 
     def _is_candidate(self, name: str, kind: str) -> bool:
         # In a glibc-hwcaps subdirectory ldconfig accepts links of any name.

@@ -13,13 +13,13 @@ from nvgraft.apply.cache.content import CacheContent
 from nvgraft.apply.cache.rootfs import Rootfs, check_absent, check_configuration
 from nvgraft.apply.cache_step import LoaderCacheStep
 from nvgraft.apply.journal import JournalEntry
+from nvgraft.apply.placed_file import PlacedFile
 from nvgraft.apply.replaced_link import Link
 from nvgraft.apply.restore import DirectoryEntry, Owner, SharedDirectory
-from nvgraft.apply.targets import check_gone, open_in_root, remove_directory
+from nvgraft.apply.targets import open_in_root, remove_directory
 from nvgraft.base import paths
 from nvgraft.base._os import os
 from nvgraft.base.errors import Refusal
-from nvgraft.base.files import write_all
 from nvgraft.base.finding import Finding
 from nvgraft.container.target import ALLOW_FUSE
 from nvgraft.formats.ldcache import SIZE_LIMIT
@@ -41,8 +41,6 @@ CACHE = "ld.so.cache"
 
 #: The temporary name of the file, in the same directory; ldconfig uses the same name.
 TEMPORARY = CACHE + "~"
-
-_TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class NativeCache(LoaderCacheStep):
@@ -272,7 +270,7 @@ class NativeCache(LoaderCacheStep):
             for link in reversed(unique.values())
             if self._may_be_made(link, volumes[link.directory])
         ]
-        announced = [link.announcement() for link in links]
+        announced = [entry for link in links for entry in link.announcements()]
         file = None
         if data:
             etc = self._etc or self._open_etc(rootfs, container)
@@ -364,68 +362,35 @@ class _CacheFile:
         self.etc = etc
         self._owner = owner
         self._own_fds = own_fds
-        self._before = before
-        self._temporary: DirectoryEntry | None = None
-        self._begun = self._renamed = False
-        self._fd = -1
-        if etc is not None:
-            self._look(etc)
+        self._file = None if etc is None else self._in(etc, before)
 
-    def _look(self, etc: SharedDirectory) -> None:
-        self._before = self._before or DirectoryEntry(etc, CACHE, self._owner, self._own_fds)
-        self._temporary = DirectoryEntry(etc, TEMPORARY, self._owner, self._own_fds)
+    def _in(self, etc: SharedDirectory, before: DirectoryEntry | None = None) -> PlacedFile:
+        return PlacedFile(
+            self._container, etc, CACHE, TEMPORARY, self._owner, self._own_fds, before
+        )
 
     def announcements(self) -> list[JournalEntry]:
         """Return the journal's entries."""
-        if self._before is None or self._temporary is None:
+        if self._file is None:
             return [
                 JournalEntry("dir", ETC),
                 JournalEntry("absent", f"{ETC}/{CACHE}"),
                 JournalEntry("absent", f"{ETC}/{TEMPORARY}"),
             ]
-        return [self._before.before, self._temporary.before]
+        return self._file.announcements()
 
     def write(self, rootfs_fd: int, data: bytes, undo: UndoLog) -> None:
         """Replace the cache in one step: write it under another name, then rename it."""
-        etc = self.etc or self._make_etc(rootfs_fd, undo)
-        before, temporary = self._before, self._temporary
-        assert before is not None and temporary is not None
+        if self._file is None:
+            self._file = self._in(self._make_etc(rootfs_fd, undo))
         if len(data) > SIZE_LIMIT:
             raise OSError(errno.EFBIG, f"larger than {SIZE_LIMIT >> 20} MiB", f"{ETC}/{CACHE}")
-        undo.add(f"{ETC}/{CACHE}", self._leave_nothing_elsewhere)
-        undo.add(f"{ETC}/{CACHE}", lambda: before.restore() if self._renamed else None)
-        undo.add(f"{ETC}/{TEMPORARY}", lambda: temporary.restore() if self._begun else None)
-        if temporary.exists:
-            os.unlink(TEMPORARY, dir_fd=etc.fd)
-            self._begun = True
-        with self._owner:
-            self._fd = os.open(TEMPORARY, _TEMPORARY_FLAGS, 0o644, dir_fd=etc.fd)
-        self._begun = True
-        write_all(self._fd, data)
-        os.fchmod(self._fd, 0o644)
-        # Idmapped mounts: a new name, too, needs an owner that has a number.
-        with self._owner:
-            os.rename(TEMPORARY, CACHE, src_dir_fd=etc.fd, dst_dir_fd=etc.fd)
-        self._renamed = True
-        before.replaced()
+        self._file.write(data, 0o644, undo)
 
     def close(self) -> None:
         """Close the file that was written."""
-        if self._fd >= 0:
-            syscalls.close(self._fd)
-            self._fd = -1
-
-    def _leave_nothing_elsewhere(self) -> None:
-        """After an undo, empty and report a file of ours that was moved elsewhere, and close it."""
-        if self._fd < 0:
-            return
-        try:
-            if not self._container.keeps_deleted_files(self._fd):
-                check_gone(self._fd)
-        except OSError:
-            os.ftruncate(self._fd, 0)
-            raise
-        self.close()
+        if self._file is not None:
+            self._file.close()
 
     def _make_etc(self, rootfs_fd: int, undo: UndoLog) -> SharedDirectory:
         made = False
@@ -438,6 +403,4 @@ class _CacheFile:
         with self._owner:
             os.mkdir(ETC[1:], 0o755, dir_fd=rootfs_fd)
         made = True
-        etc = SharedDirectory(open_in_root(rootfs_fd, ETC, os.O_RDONLY | os.O_DIRECTORY), ETC)
-        self._look(etc)
-        return etc
+        return SharedDirectory(open_in_root(rootfs_fd, ETC, os.O_RDONLY | os.O_DIRECTORY), ETC)

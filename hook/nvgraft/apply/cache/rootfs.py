@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         def kind(self, name: str) -> str | None: ...
         def entries(self) -> list[tuple[str, str]]: ...
         def readlink(self, name: str) -> str: ...
+        def is_older(self, name: str, written: int) -> bool: ...
         def library(self, name: str, *, isa_level: bool = False) -> Library: ...
         def library_behind(self, name: str, *, isa_level: bool = False) -> Library: ...
 
@@ -233,6 +234,18 @@ class OpenDirectory:
 
     def readlink(self, name: str) -> str:
         return os.readlink(name, dir_fd=self._fd)
+
+    def is_older(self, name: str, written: int) -> bool:
+        """Tell whether ``name`` is a file of this file system that was not changed after
+        ``written``, in ns. What is mounted there is not.
+        """
+        try:
+            status = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+        except OSError as error:
+            check_absent(error)
+            return False
+        own = os.fstat(self._fd).st_dev
+        return status.st_dev == own and status.st_mtime_ns <= written
 
     def library(self, name: str, *, isa_level: bool = False) -> Library:
         """Return what ldconfig reads of the file ``name``.

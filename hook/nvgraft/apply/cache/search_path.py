@@ -17,7 +17,7 @@ from nvgraft.formats.tree import OutOfBounds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Collection, Hashable, Sequence
 
     from nvgraft.apply.cache.rootfs import Files
 
@@ -54,9 +54,20 @@ class SearchDirectory:
 
 
 class SearchPath:
-    """The search directories of a root file system, ``given`` ones first."""
+    """The search directories of a root file system, ``given`` ones first.
 
-    def __init__(self, rootfs: Files, given: Sequence[str], machine: str) -> None:
+    :param searched: those of them whose libraries no cache is trusted to know; by default the cache
+        decides, and all of them are searched on volumes, too.
+    """
+
+    def __init__(
+        self,
+        rootfs: Files,
+        given: Sequence[str],
+        machine: str,
+        searched: Collection[str] | None = None,
+    ) -> None:
+        self._trusted = searched is None
         self.directories: list[SearchDirectory] = []
         self._beyond: list[str] = []
         self._rootfs = rootfs
@@ -74,7 +85,7 @@ class SearchPath:
             system += _WIDE_DIRECTORIES
         try:
             for path in given:
-                self._add(path, given=True, named=True)
+                self._add(path, given=searched is None or path in searched, named=True)
             for path in configuration.directories:
                 self._add(path, named=True)
             for path in system:
@@ -160,6 +171,8 @@ class SearchPath:
 
     def _is_unknown(self, directory: SearchDirectory, table: Table | None, written: int) -> bool:
         path = directory.names[0]
+        if directory.given and not self._trusted:
+            return True
         if table is None or directory.changed > written:
             if directory.given or not self._rootfs.on_volume(path):
                 return True
