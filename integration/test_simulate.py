@@ -97,8 +97,18 @@ def simulate(
 def output(*arguments: str, host: str = "runfile-a10x2", options: tuple[str, ...] = ()) -> str:
     """Run a command that has to succeed on a simulated host; return its standard output."""
     done = simulate(*arguments, host=host, options=options)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, notes(host))
     return done.stdout
+
+
+def notes(host: str) -> str:
+    """Return what `nvgraft simulate` says of a host: only one of another machine has a note."""
+    if host in OF_THIS_MACHINE or "/" in host:
+        return ""
+    return (
+        "nvgraft simulate: the host's driver is for EM_AARCH64, this machine is x86_64: the hook"
+        " reads the GPUs from the snapshot, NVML has no functions\n"
+    )
 
 
 def processes(marker: str) -> list[str]:
@@ -181,7 +191,7 @@ print(json.dumps(entries))
         text=True,
         env=ENVIRONMENT,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, notes(name))
     entries = json.loads(done.stdout)
     for path, entry in host.files.items():
         kind, mode, numbers, size, text = entries[real[path]]

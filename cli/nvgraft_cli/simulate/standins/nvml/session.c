@@ -12,8 +12,8 @@ struct device {
 
 enum { MIG_LIMIT = 8 };
 
-/* The GPUs and MIG devices that the process may use, in the host's order: filled by the first
- * nvmlInit. Handles stay valid for the life of the process. */
+/* The GPUs and MIG devices that the process may use, in the host's order: filled by nvmlInit when no
+ * other one is in force. A handle is an address here, valid until the last nvmlShutdown. */
 static struct device gpus[SIM_GPU_LIMIT], migs[SIM_GPU_LIMIT * MIG_LIMIT];
 static unsigned gpu_count, mig_count, init_count;
 static volatile char session_lock;
