@@ -78,6 +78,8 @@ view -L
 view -q
 view -q -x
 view topo -m
+view dmon -c 1
+view pmon -c 1
 view --query-gpu=uuid,memory.total,power.limit --format=csv,noheader
 fields=$(nvidia-smi --help-query-gpu | busybox grep -o '^"[a-z0-9_.]*"' | busybox tr -d '"')
 view --query-gpu=$(echo $fields | busybox tr ' ' ',') --format=csv,noheader
@@ -126,6 +128,8 @@ def test_the_real_nvidia_smi_shows_the_containers_gpu(
     assert log.findtext("gpu/minor_number") == str(gpu["minor"])
     memory = log.findtext("gpu/fb_memory_usage/total")
     assert any(line.startswith("GPU0\t X \t") for line in views["topo -m"])
+    assert [row.split()[0] for row in views["dmon -c 1"][2:-1]] == ["0"]
+    assert [row.split()[:2] for row in views["pmon -c 1"][2:-1]] == [["0", "-"]]
     [values, _code] = views["--query-gpu=uuid,memory.total,power.limit"]
     assert values.split(", ")[:2] == [gpu["uuid"], memory]
     assert re.fullmatch(r"[0-9]+\.00 W", values.split(", ")[2])

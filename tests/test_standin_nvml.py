@@ -624,7 +624,8 @@ def test_the_export_table_answers_as_nvidia_smi_needs(
     compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
 ) -> None:
     """The table says its size; slots give handles, no processes, the host's PCIe generation, the
-    enforced power limit and paths; the rest is not supported for a device and ignored otherwise.
+    enforced power limit, paths, and that the GPU can be monitored; the rest is not supported for a
+    device and ignored otherwise.
     """
     api = ask(compiled("a100"))
     table = ctypes.POINTER(ctypes.c_void_p)()
@@ -647,6 +648,9 @@ def test_the_export_table_answers_as_nvidia_smi_needs(
     assert slot(table[23])(one, one, ctypes.addressof(path)) == path.value == 0
     assert slot(table[23])(one, other, ctypes.addressof(path)) == 0
     assert path.value == 4  # SYS
+    monitored = ctypes.c_uint()
+    assert slot(table[72])(handle, ctypes.addressof(monitored), None) == 0
+    assert monitored.value == 1
     limit = ctypes.c_uint()
     assert slot(table[108])(handle, ctypes.addressof(limit), None) == 0
     assert limit.value == 400_000

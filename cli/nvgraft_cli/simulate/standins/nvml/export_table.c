@@ -8,6 +8,7 @@
 enum {
   SLOT_COUNT = 384,
   SLOT_PATH = 23,
+  SLOT_CAN_BE_MONITORED = 72,
   SLOT_HANDLE_BY_INDEX = 81,
   SLOT_ENFORCED_POWER_LIMIT = 108,
   SLOT_PROCESSES_FIRST = 213,
@@ -57,6 +58,12 @@ static int slot_path(const char *one, const char *other, unsigned *path) {
   }
 }
 
+/* What `nvidia-smi dmon` and `pmon` ask of each GPU before they begin: they take no other one. */
+static int slot_can_be_monitored(struct device *device, unsigned *yes) {
+  NEED_GPU(device);
+  return put(yes, 1);
+}
+
 NVML nvmlInternalGetExportTable(void ***table, const unsigned char *uuid) {
   if (refuses_beside_driver("libnvidia-ml.so.1"))
     return DRIVER_NOT_LOADED;
@@ -67,6 +74,7 @@ NVML nvmlInternalGetExportTable(void ***table, const unsigned char *uuid) {
     export_table[i] = slot_unknown;
   export_table[0] = (void *)sizeof export_table;
   export_table[SLOT_PATH] = slot_path;
+  export_table[SLOT_CAN_BE_MONITORED] = slot_can_be_monitored;
   export_table[SLOT_HANDLE_BY_INDEX] = nvmlDeviceGetHandleByIndex_v2;
   export_table[SLOT_ENFORCED_POWER_LIMIT] = nvmlDeviceGetEnforcedPowerLimit;
   for (unsigned i = SLOT_PROCESSES_FIRST; i <= SLOT_PROCESSES_LAST; i++)
