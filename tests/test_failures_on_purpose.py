@@ -130,7 +130,7 @@ def test_the_layout_is_that_of_the_header(tmp_path: Path) -> None:
     source.write_text(
         '#include "driver.h"\n#include <stdio.h>\n'
         'static const struct sim_driver simulated = {"", "", 0, 0, 0, NULL, 0};\n'
-        "static const volatile struct sim_failures sim_failures = {\n"
+        "static const struct sim_failures sim_failures = {\n"
         '"nvgraft-failures", .fabric_down = 5, .gpus = {[1] = {.xid = 7, .ecc_uncorrected = 9}}};\n'
         "int main(void) { fwrite((void *)&sim_failures, sizeof sim_failures, 1, stdout); }\n"
     )

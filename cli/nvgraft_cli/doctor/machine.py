@@ -17,6 +17,7 @@ from nvgraft.base.files import open_file, read_fd, reason
 from nvgraft.plan.actions import AllowDevice, Why
 from nvgraft.system import privileges, syscalls, userns
 from nvgraft.system.mountinfo import Mount, mounts_of_type
+from nvgraft_cli.shell.output import is_simulated_host
 from nvgraft_specs import names
 
 #: Bytes of a file of the node that is read whole.
@@ -146,7 +147,8 @@ def probe() -> Machine:
         privilege_error=privilege_error,
         in_user_namespace=userns.inside(),
         jit_hardened=_jit_hardened(),
-        shows_processes=_in_first_pid_namespace(),
+        # A simulated host has a pid namespace with all of its processes.
+        shows_processes=_in_first_pid_namespace() or is_simulated_host(),
     )
     machine = replace(machine, filter_error=_try_filter(machine))
     return replace(machine, denied=_look_above(machine)) if machine.filter_error == "" else machine

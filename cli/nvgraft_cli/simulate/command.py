@@ -50,7 +50,7 @@ COMMAND ends. Needs root. The exit code is that of COMMAND, 2 if the host could 
 _EXAMPLES = """\
 examples:
   nvgraft simulate --list
-  nvgraft simulate --make '8 x h100-sxm, driver 570.172.08, nvswitches 4' > node17.json
+  nvgraft simulate --make '16 x h100-sxm, driver 570.172.08, nvlink' > node17.json
   sudo nvgraft simulate runfile-a10x2 -- ls -l /dev/nvidia0
   sudo nvgraft simulate ./node17.json -- bash
   sudo nvgraft simulate --name a eks-t4 -- sleep 1000 &

@@ -38,6 +38,7 @@ section libraries; ls -l {LIBRARIES} | grep -e libcuda -e libnvidia-ml
 section loader; {LOADER} --preload libcuda.so.1 --list {LIBRARIES}/libc.so.6 2>&1 | grep libcuda
 section allowed; cat /dev/nvidia0 2>&1
 section forbidden; mknod {FORBIDDEN_NODE} c 195 7; cat {FORBIDDEN_NODE} 2>&1
+section smi; nvidia-smi 2>&1
 section end
 """
 
@@ -50,7 +51,7 @@ class DemoFailed(Exception):
 
 def say(step: int, text: str) -> None:
     """Print the headline of a step."""
-    print(f"\n[{step}/6] {text}", flush=True)
+    print(f"\n[{step}/7] {text}", flush=True)
 
 
 def show(lines: list[str]) -> None:
@@ -169,6 +170,9 @@ def faults(plan: dict[str, object], before: Sections, after: Sections) -> list[s
         found.append(f"/dev/nvidia0 cannot be opened: {' '.join(after['allowed'])}")
     if not any("Operation not permitted" in line for line in after["forbidden"]):
         found.append(f"a GPU that was not given can be opened: {' '.join(after['forbidden'])}")
+    # The stub of a machine without a compiler says that it is simulated, too.
+    if not any("nvidia-smi" in line and "simulated" in line for line in after["smi"]):
+        found.append(f"nvidia-smi does not answer: {' '.join(after['smi'])}")
     return found
 
 
@@ -230,6 +234,9 @@ def demonstrate(prefix: str, work: str) -> list[str]:
     say(6, "the container's files, before and after")
     was, now = set(before["tree"]), set(after["tree"])
     show([f"- {path}" for path in sorted(was - now)] + [f"+ {path}" for path in sorted(now - was)])
+
+    say(7, "nvidia-smi, run inside the container")
+    show(["without the hook:", *before["smi"], "with it:", *after["smi"]])
     return faults(plan, before, after)
 
 

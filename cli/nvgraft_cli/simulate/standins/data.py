@@ -24,6 +24,15 @@ from nvgraft_specs.models.host import (
 MIG_LIMIT = 7
 
 _UNKNOWN = "SIM_UNKNOWN"
+#: The definition of sim_failures. A compiler puts a volatile object into a section that can be
+#: written, and a page of it that has been written does not show changes of the file.
+_FAILURES = r"""
+__asm__(".pushsection .rodata.nvgraft,\"a\"\n.balign 16\nnvgraft_sim_failures:\n"
+        ".ascii \"nvgraft-failures\"\n.zero 2608\n.popsection");
+_Static_assert(sizeof(struct sim_failures) == 16 + 2608, "struct sim_failures");
+extern const volatile struct sim_failures sim_failures
+  __asm__("nvgraft_sim_failures") __attribute__((visibility("hidden")));
+"""
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 ._:/-+")
 _NVIDIA = 0x10DE
 _ARCHITECTURES = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
@@ -114,10 +123,7 @@ def c_source(host: Host) -> str:
             '#include "driver.h"',
             *writer.lines,
             f"static const struct sim_driver simulated = {_struct(driver)};",
-            (
-                "__attribute__((used)) static const volatile struct sim_failures sim_failures ="
-                ' {"nvgraft-failures"};'
-            ),
+            _FAILURES,
             "",
         ]
     )

@@ -192,8 +192,7 @@ struct sim_failures {
   struct sim_gpu_failure gpus[SIM_GPU_LIMIT];                      /* by index */
 };
 
-/* Defined by the data file. */
+/* The data file defines this, and sim_failures, a const volatile struct sim_failures in read-only memory. */
 static const struct sim_driver simulated;
-static const volatile struct sim_failures sim_failures;
 
 #endif
