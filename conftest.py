@@ -25,6 +25,8 @@ RECORDS = CHECKOUT / "tests" / "fixtures" / "reference"
 RUNSC = CHECKOUT / ".cache/runsc/usr/bin/runsc"
 #: NVIDIA's drivers as Debian packages them, unpacked: one directory for each release of Debian.
 DRIVER_PACKAGES = CHECKOUT / ".cache/drivers"
+#: CUDA runtimes, by major version, and programs that ask a GPU's driver ("python"), unpacked.
+CUDA_PACKAGES = CHECKOUT / ".cache/cuda"
 IN_CI = os.environ.get("CI") == "true"
 #: Further recorded behaviour and its rigs, which only some checkouts have beside them.
 SHARED_RECORDS = CHECKOUT.parent / "shared" / "reference"
@@ -139,6 +141,9 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "runsc": lambda: "" if RUNSC.exists() else f"no {RUNSC} here (./dev test)",
     "driver-packages": lambda: (
         "" if (DRIVER_PACKAGES / "trixie").exists() else f"no {DRIVER_PACKAGES} here (./dev test)"
+    ),
+    "cuda-packages": lambda: (
+        "" if (CUDA_PACKAGES / "python").exists() else f"no {CUDA_PACKAGES} here (./dev test)"
     ),
     "docker": lambda: _program("dockerd")() or _program("docker")(),
     "sh": _program("sh"),

@@ -22,6 +22,9 @@ RIG = [sys.executable, str(REFERENCE / "rig.py")]
 SHARED_RECORDS = CHECKOUT.parent / "shared" / "reference"
 #: The program itself: Ubuntu's /sbin/ldconfig is a script in front of it.
 LDCONFIG = "/sbin/ldconfig.real" if Path("/sbin/ldconfig.real").exists() else "/sbin/ldconfig"
+#: CUDA runtimes, by major version, and Python packages that ask a GPU's driver, as ./dev unpacks
+#: them.
+CUDA_PACKAGES = CHECKOUT / ".cache/cuda"
 #: gVisor's runtime, as ./dev unpacks it.
 RUNSC = CHECKOUT / ".cache/runsc/usr/bin/runsc"
 #: No driver can be asked for its version on a simulated host.

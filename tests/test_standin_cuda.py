@@ -13,55 +13,10 @@ from typing import Any
 
 import pytest
 
-from nvgraft_cli.simulate import stubs
-from nvgraft_cli.simulate.standins import build, data
-from nvgraft_specs import gallery
-from nvgraft_specs.models.host import Gpu, Host, MigDevice, load_host
+from nvgraft_cli.simulate.standins import build
+from standin_driver import ALL_NODES, gpu, library, mig_gpu, uuid, variables
 
 pytestmark = pytest.mark.requires("gcc", "x86_64")
-
-#: NODES is a list of PATH=ERRNO; a node that is not in it does not exist. FILES is a directory that
-#: stands for /.
-SOURCE = """
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-static int open_in_list(const char *path, int flags) {
-  const char *nodes = getenv("NODES");
-  size_t length = strlen(path);
-  for (const char *at = nodes; at && *at; at = strchr(at, ' ') ? strchr(at, ' ') + 1 : "")
-    if (!strncmp(at, path, length) && at[length] == '=') {
-      errno = atoi(at + length + 1);
-      return errno ? -1 : dup(2);
-    }
-  errno = ENOENT;
-  return -1;
-}
-
-static const char *moved(const char *path, char *place) {
-  snprintf(place, 4096, "%s%s", getenv("FILES"), path);
-  return place;
-}
-
-static FILE *fopen_moved(const char *path, const char *mode) {
-  char place[4096];
-  return fopen(moved(path, place), mode);
-}
-
-static int access_moved(const char *path, int mode) {
-  char place[4096];
-  return access(moved(path, place), mode);
-}
-
-#define open open_in_list
-#define fopen fopen_moved
-#define access access_moved
-#include "cuda.c"
-"""
 
 #: Asks the library in argv[1] what a script in argv[2] says; `answer` is printed as JSON.
 ASK = """
@@ -92,54 +47,11 @@ print(json.dumps(answer))
 DEVICES = """
 answer = cuda.cuInit(0) or [text(cuda.cuDeviceGetName, index) for index in range(number(cuda.cuDeviceGetCount)[1])]
 """
-ALL_NODES = dict.fromkeys(("/dev/nvidiactl", "/dev/nvidia-uvm"), 6)  # ENXIO: no driver behind
 FUNCTIONS = re.findall(
     r"^(ANSWERS|REFUSES)\((\w+), (\w+), (\d+), (LEGACY|PER_THREAD)\)$",
     (build.SOURCES / "cuda/functions.def").read_text(),
     re.MULTILINE,
 )
-
-
-def uuid(kind: str, number: int) -> str:
-    """Return the UUID of a GPU or MIG device, which begins with its number."""
-    return f"{kind}-{number:08x}-1111-2222-3333-444444444444"
-
-
-def gpu(number: int, **changes: object) -> Gpu:
-    """Return an A100 with its minor number, PCI bus and name made from ``number``."""
-    first = load_host(gallery.path("mig-h100")).nvml.gpus[0]
-    changes = {
-        "minor": number,
-        "uuid": uuid("GPU", number),
-        "pci": first.pci.model_copy(update={"bus": 0x10 + number}),
-        "model": f"GPU {number}",
-        "mig": "disabled",
-        "mig_devices": [],
-    } | changes
-    return first.model_copy(update=changes)
-
-
-def mig_gpu(number: int, count: int) -> Gpu:
-    """Return a GPU in MIG mode with ``count`` MIG devices."""
-    devices = [
-        MigDevice(uuid=uuid("MIG", number * 16 + place), gpu_instance=place, compute_instance=0)
-        for place in range(1, count + 1)
-    ]
-    return gpu(number, mig="enabled", mig_devices=devices)
-
-
-def library(directory: Path, gpus: list[Gpu], **changes: object) -> str:
-    """Compile the stand-in of a host with these GPUs; return its path."""
-    found = load_host(gallery.path("mig-h100"))
-    nvml = found.nvml.model_copy(update={"gpus": gpus} | changes)
-    host = Host.model_construct(**{**dict(found), "nvml": nvml})
-    (directory / "test.c").write_text(SOURCE)
-    compiler = build.Compiler(
-        data.c_source(host), lambda soname: stubs.shared_object(64, "EM_X86_64", soname, (), None)
-    )
-    path = directory / "libcuda.so.1"
-    path.write_bytes(compiler.library(directory / "test.c", "libcuda.so.1"))
-    return str(path)
 
 
 @pytest.fixture(scope="module")
@@ -156,21 +68,24 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def ask(
-    path: str, script: str, gpus: int = 3, *, files: str = "/nonexistent", **variables: str
+    path: str,
+    script: str,
+    nodes: dict[str, int] | None = None,
+    files: str = "/nonexistent",
+    **more: str,
 ) -> tuple[Any, str]:
     """Run a script beside a stand-in; return its answer and what was printed on stderr.
 
-    :param gpus: how many GPUs' nodes there are.
-    :param variables: NODES to have others than the usual ones, and any other.
+    :param nodes: changes of the device nodes, which are those of three GPUs.
+    :param more: variables.
     """
-    nodes = ALL_NODES | {f"/dev/nvidia{number}": 6 for number in range(gpus)}
-    listed = " ".join(f"{name}={error}" for name, error in nodes.items())
+    found = ALL_NODES | {f"/dev/nvidia{number}": 6 for number in range(3)} | (nodes or {})
     done = subprocess.run(
         [sys.executable, "-I", "-c", ASK, path, script],
         capture_output=True,
         text=True,
         check=True,
-        env={"NODES": listed, "FILES": files} | variables,
+        env=variables(found, files) | more,
     )
     return json.loads(done.stdout), done.stderr
 
@@ -197,9 +112,7 @@ def test_a_process_sees_the_gpus_whose_nodes_it_may_open(
 
     Without a GPU or nvidiactl cuInit fails with 100, without nvidia-uvm with 999.
     """
-    nodes = ALL_NODES | {f"/dev/nvidia{number}": 6 for number in range(3)} | changes
-    listed = " ".join(f"{name}={error}" for name, error in nodes.items())
-    assert ask(plain, DEVICES, NODES=listed) == (expected, "")
+    assert ask(plain, DEVICES, changes) == (expected, "")
 
 
 VISIBLE = [
@@ -229,22 +142,23 @@ def test_cuda_visible_devices_is_obeyed(plain: str, value: str, expected: object
 
 def test_numbers_count_the_gpus_of_the_container(plain: str) -> None:
     """Index 0 is the first GPU whose node can be opened, not the first of the host."""
-    nodes = " ".join(f"{path}=6" for path in (*ALL_NODES, "/dev/nvidia1", "/dev/nvidia2"))
-    assert ask(plain, DEVICES, NODES=nodes, CUDA_VISIBLE_DEVICES="1")[0] == ["GPU 2"]
+    assert ask(plain, DEVICES, {"/dev/nvidia0": 2}, CUDA_VISIBLE_DEVICES="1")[0] == ["GPU 2"]
 
 
 def test_the_order_of_devices(tmp_path: Path) -> None:
-    """PCI_BUS_ID orders devices by address."""
+    """The default order has the fastest GPU first and the others as they stand; PCI_BUS_ID orders
+    by address.
+    """
     names = ["NVIDIA A10", "NVIDIA H100 80GB HBM3", "NVIDIA L4"]
-    gpus = [gpu(number, model=name) for number, name in enumerate(names)]
+    gpus = [gpu(number, model=name, profile=None) for number, name in enumerate(names)]
     late = gpus[0].pci.model_copy(update={"bus": 0x90})
     gpus[0] = gpus[0].model_copy(update={"pci": late})
     path = library(tmp_path, gpus)
+    assert ask(path, DEVICES)[0] == [names[1], names[0], names[2]]
     in_order, _ = ask(path, DEVICES, CUDA_DEVICE_ORDER="PCI_BUS_ID")
     assert in_order == [names[1], names[2], names[0]]
 
 
-MIG_NODES = {f"/dev/nvidia{number}": 6 for number in range(2)} | ALL_NODES
 MIG_VISIBLE = [
     (None, "MIG", 17),
     ("0", "GPU", 0),
@@ -262,10 +176,10 @@ def test_a_process_sees_one_mig_device(
     mixed: str, value: str | None, kind: str, number: int
 ) -> None:
     """Of several MIG devices the first one is seen, and no GPU beside it; its UUID is its own."""
-    variables = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
+    more: dict[str, Any] = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
     script = "answer = [cuda.cuInit(0), *number(cuda.cuDeviceGetCount), uuid(0)]"
     expected = uuid(kind, number).partition("-")[2].replace("-", "")
-    assert ask(mixed, script, gpus=2, **variables)[0] == [0, 0, 1, expected]
+    assert ask(mixed, script, **more)[0] == [0, 0, 1, expected]
 
 
 def version_file(directory: Path, version: str) -> str:
@@ -278,15 +192,15 @@ def version_file(directory: Path, version: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("version", "expected"), [("570.172.08", ["GPU 0"]), ("570.86.10", 803), ("570.172.0", 803)]
+    ("version", "expected"),
+    [("570.172.08", ["GPU 0", "GPU 1", "GPU 2"]), ("570.86.10", 803), ("570.172.0", 803)],
 )
 def test_another_module_version_is_803(
     plain: str, version: str, expected: object, tmp_path: Path
 ) -> None:
     """The version in /proc/driver/nvidia/version has to be that of the library."""
     files = version_file(tmp_path, version)
-    nodes = " ".join(f"{path}=6" for path in (*ALL_NODES, "/dev/nvidia0"))
-    assert ask(plain, DEVICES, files=files, NODES=nodes) == (expected, "")
+    assert ask(plain, DEVICES, files=files) == (expected, "")
 
 
 @pytest.mark.parametrize("sign", ["sys/module/nvidia", "proc/modules"])
@@ -408,11 +322,12 @@ inner = []
 thread = threading.Thread(target=lambda: inner.extend([get(), cuda.cuCtxSynchronize()])); thread.start(); thread.join()
 answer += inner + [get() == primary.value, cuda.cuCtxSynchronize()]
 answer += [cuda.cuStreamCreate(ctypes.byref(stream), 0), cuda.cuStreamQuery(stream), cuda.cuStreamSynchronize(None), cuda.cuStreamDestroy_v2(stream)]
+answer += [cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)), 0 < free.value <= total.value]
 answer += [cuda.cuCtxCreate_v2(ctypes.byref(own), 0, 0), number(cuda.cuCtxGetDevice), cuda.cuCtxDestroy_v2(own), cuda.cuCtxDestroy_v2(own), cuda.cuCtxSetCurrent(own), get() == primary.value]
 answer += [cuda.cuDevicePrimaryCtxRelease_v2(1), cuda.cuCtxSynchronize(), cuda.cuDevicePrimaryCtxRelease_v2(1)]
 """
     answer, _ = ask(plain, script)
-    expected: list[object] = [201, 201, 0, 0, [0, 1], None, 201, True, 0, 0, 0, 0, 0]
+    expected: list[object] = [201, 201, 0, 0, [0, 1], None, 201, True, 0, 0, 0, 0, 0, 0, True]
     expected += [0, [0, 0], 0, 201, 201, True, 0, 201, 201]
     assert answer == expected
 

@@ -1,15 +1,5 @@
 /* Devices and what they are. */
 
-/* Numbers of CUdevice_attribute that follow from the identity of a device. */
-enum {
-  ATTRIBUTE_SM_COUNT = 16,
-  ATTRIBUTE_PCI_BUS = 33,
-  ATTRIBUTE_PCI_DEVICE = 34,
-  ATTRIBUTE_PCI_DOMAIN = 50,
-  ATTRIBUTE_MAJOR = 75,
-  ATTRIBUTE_MINOR = 76,
-};
-
 #define MIB 1048576ull
 
 EXPORT int cuDeviceGetCount(int *count) {
@@ -97,40 +87,18 @@ EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device) {
   return memory_of(device, bytes, &unused);
 }
 
+/* An attribute that the document has no value for is one that the driver does not know. */
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) {
   NEED_DEVICE(device);
   NEED_POINTER(value);
   const struct device *asked = &devices[device];
-  const struct sim_gpu *gpu = asked->gpu;
-  const struct sim_attribute *rows = asked->mig ? asked->mig->attributes : gpu->attributes;
-  unsigned count = asked->mig ? asked->mig->attribute_count : gpu->attribute_count;
-  int64_t sm_count = asked->mig ? asked->mig->sm_count : gpu->sm_count;
+  const struct sim_attribute *rows = asked->mig ? asked->mig->attributes : asked->gpu->attributes;
+  unsigned count = asked->mig ? asked->mig->attribute_count : asked->gpu->attribute_count;
   for (unsigned i = 0; i < count; i++)
     if (rows[i].id == attribute) {
       *value = rows[i].value;
       return SUCCESS;
     }
-  switch (attribute) {
-  case ATTRIBUTE_SM_COUNT:
-    *value = (int)sm_count;
-    return sm_count == SIM_UNKNOWN ? INVALID_VALUE : SUCCESS;
-  case ATTRIBUTE_PCI_BUS:
-    *value = (int)gpu->pci.bus;
-    return SUCCESS;
-  case ATTRIBUTE_PCI_DEVICE:
-    *value = (int)gpu->pci.device;
-    return SUCCESS;
-  case ATTRIBUTE_PCI_DOMAIN:
-    *value = (int)gpu->pci.domain;
-    return SUCCESS;
-  case ATTRIBUTE_MAJOR:
-    *value = gpu->compute_major;
-    return SUCCESS;
-  case ATTRIBUTE_MINOR:
-    *value = gpu->compute_minor;
-    return SUCCESS;
-  }
-  /* As a driver that is older than the attribute. */
   return INVALID_VALUE;
 }
 
