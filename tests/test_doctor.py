@@ -942,6 +942,15 @@ def test_a_hook_that_the_original_stack_registers(
     assert [finding["level"] for finding in results["hook-registration"]["findings"]] == levels
 
 
+def test_a_bundle_with_its_hook_needs_no_docker(tmp_path: Path) -> None:
+    """Where config.json has the hook, a dockerd without one is not that container's problem."""
+    node = Node(tmp_path)
+    _no_hook(node)
+    assert "hook-not-installed" in ids(node.examine())
+    node.setup.config["hooks"] = {"prestart": [HOOK]}
+    assert "hook-not-installed" not in ids(node.examine())
+
+
 def test_every_check_has_a_failure() -> None:
     """The ids of checks are those of the table of failures, which docs use as well."""
     assert set(CHECKS) <= {failure.id for failure in FAILURES}

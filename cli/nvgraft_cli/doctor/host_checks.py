@@ -340,7 +340,8 @@ def hook_not_installed(patient: Patient) -> Iterator[Diagnosis]:
     if patient.has_container:
         yield from _not_hooked(patient)
     machine = patient.machine
-    if not (patient.has_container and patient.by_podman):
+    # A container of podman, or one that has the hook in its config.json, needs no Docker.
+    if not (patient.has_container and (patient.by_podman or gpu_hooks(patient))):
         yield from _docker_lacks_hook(machine)
     for directory in ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"):
         for name in machine.listdir(directory):
