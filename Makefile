@@ -1,8 +1,8 @@
 # The same targets as ./dev, for those who type make. Variables are handed on: make install PREFIX=/usr/local NAMES=yes
-.PHONY: demo test lint bench fuzz safety install help
+.PHONY: demo torch test lint bench fuzz safety install help
 .DEFAULT_GOAL := help
 
-demo test lint bench fuzz safety help:
+demo torch test lint bench fuzz safety help:
 	./dev $@
 
 install:

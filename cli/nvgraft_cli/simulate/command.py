@@ -80,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "nvgraft simulate [--no-nvml] [--name NAME] [--fail WHAT] HOST -- COMMAND [ARG...]\n"
         "       nvgraft simulate --fail WHAT [--node NAME]\n"
         "       nvgraft simulate --make LINE [--name NAME]\n"
+        "       nvgraft simulate --cuda-runtime FILE\n"
         "       nvgraft simulate --list [--format {text,json}]"
     )
     parser.description = _DESCRIPTION
@@ -103,6 +104,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LINE",
         help="print the document of a host that a line describes: GPUs and driver, and nvswitches"
         " N, nvlink, numa N, imex N, mig PROFILE..., or aarch64; --name is then the host's name",
+    )
+    parser.add_argument(
+        "--cuda-runtime",
+        metavar="FILE",
+        help="write a stand-in for the queries of the CUDA runtime, which a container on a"
+        " simulated host mounts and names in LD_PRELOAD: PyTorch then finds the GPUs",
     )
     parser.add_argument(
         "--fail",
@@ -144,6 +151,8 @@ def run(args: argparse.Namespace) -> int:
             return 0
         if args.make is not None:
             return _make(args.make, args.name or "host")
+        if args.cuda_runtime is not None:
+            return _write_cuda_runtime(args.cuda_runtime)
         if args.fail and args.named_host is None and args.host is None:
             return _fail(args.fail)
         name, command = _host_and_command(args)
@@ -211,6 +220,19 @@ def _make(line: str, name: str) -> int:
         raise InputError(f"--make: {error}") from error
     parse_host(json.dumps(document).encode(), "--make")  # MIG devices that do not fit
     print_document(document)
+    return 0
+
+
+def _write_cuda_runtime(path: str) -> int:
+    """Write the stand-in for the CUDA runtime's queries to ``path``."""
+    from nvgraft_cli.shell.output import write_whole
+    from nvgraft_cli.simulate import cuda_runtime
+    from nvgraft_cli.simulate.standins.build import CannotCompile
+
+    try:
+        write_whole(path, cuda_runtime.library(), 0o755)
+    except CannotCompile as error:
+        raise InputError(f"--cuda-runtime: {error}") from error
     return 0
 
 

@@ -1,7 +1,8 @@
-"""The stand-in for the queries of the CUDA runtime (``standins/cudart.c``).
+"""Stand-ins that an image has, not a host: for the queries of the CUDA runtime, and for what images
+bring by mistake.
 
-It is no part of a driver, so no simulated host has it. A demonstration mounts it into its container
-and preloads it there, outside of the hook.
+The runtime (``standins/cudart.c``) is not part of a driver. A demonstration puts it into its
+container and preloads it there, outside of the hook.
 """
 
 import os
@@ -18,7 +19,33 @@ def library() -> bytes:
 
     :raises nvgraft_cli.simulate.standins.build.CannotCompile: there is no compiler, or it failed.
     """
-    machine = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[os.uname().machine]
-    compiler = build.Compiler("", lambda soname: stubs.shared_object(64, machine, soname, (), None))
     versions = build.SOURCES / "runtime/versions.map"
-    return compiler.library(build.SOURCES / "cudart.c", NAME, versions=versions)
+    return _compiler().library(build.SOURCES / "cudart.c", NAME, versions=versions)
+
+
+def stub() -> bytes:
+    """Compile a libcuda.so.1 as CUDA's toolkit has it for linking alone: all calls fail with 34.
+
+    :raises nvgraft_cli.simulate.standins.build.CannotCompile: there is no compiler, or it failed.
+    """
+    return _compiler().library(build.SOURCES / "stub.c", "libcuda.so.1")
+
+
+def other_driver() -> tuple[str, bytes]:
+    """Compile a libcuda.so.1 that is of no node's version, without GPUs; return its version too.
+
+    :raises nvgraft_cli.simulate.standins.build.CannotCompile: there is no compiler, or it failed.
+    """
+    version = "580.0.0"
+    fields = f'.host = "image", .version = "{version}", .cuda = 13000'
+    data = f"""\
+#include "driver.h"
+static const struct sim_driver simulated = {{{fields}}};
+static const volatile struct sim_failures sim_failures;
+"""
+    return version, _compiler(data).library(build.SOURCES / "cuda.c", "libcuda.so.1")
+
+
+def _compiler(data: str = "") -> build.Compiler:
+    machine = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[os.uname().machine]
+    return build.Compiler(data, lambda soname: stubs.shared_object(64, machine, soname, (), None))

@@ -21,9 +21,6 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* By this symbol the stand-in libcuda.so.1 knows that this library is loaded. */
-EXPORT const char nvgraft_runtime[] = "nvgraft stand-in, not NVIDIA's CUDA runtime";
-
 #include "runtime/driver.c"
 
 #include "runtime/devices.c"

@@ -22,7 +22,9 @@ EXPORT int cuDeviceGetName(char *name, int length, int device) {
   if (length <= 0)
     return INVALID_VALUE;
   const struct device *asked = &devices[device];
-  snprintf(name, (size_t)length, "%s", asked->mig ? asked->mig->name : asked->gpu->name);
+  /* The rest is filled with zeros: bindings return it whole. */
+  strncpy(name, asked->mig ? asked->mig->name : asked->gpu->name, (size_t)length);
+  name[length - 1] = 0;
   return SUCCESS;
 }
 

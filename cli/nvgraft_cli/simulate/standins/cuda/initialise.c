@@ -106,9 +106,9 @@ EXPORT int cuGetErrorString(int error, const char **text) {
   return *text ? SUCCESS : INVALID_VALUE;
 }
 
-/* Set where the stand-in for the CUDA runtime is preloaded (cudart.c). NVIDIA's runtime asks
- * nothing of importance then. */
-extern const char nvgraft_runtime[] __attribute__((weak, visibility("default")));
+/* In the stand-in for the CUDA runtime, where it is preloaded: return whether code belongs to a
+ * runtime whose functions are replaced, so that its failure does not matter. */
+extern int nvgraft_replaces(const void *code) __attribute__((weak, visibility("default")));
 
 /* Private tables of NVIDIA's libraries are not imitated. The CUDA runtime, which asks for them at
  * its start, fails then. */
@@ -117,11 +117,12 @@ EXPORT int cuGetExportTable(const void **table, const void *id) {
   (void)id;
   NEED_POINTER(table);
   *table = NULL;
-  if (!nvgraft_runtime && !__atomic_test_and_set(&told, __ATOMIC_RELAXED))
+  int matters = !nvgraft_replaces || !nvgraft_replaces(__builtin_return_address(0));
+  if (matters && !__atomic_test_and_set(&told, __ATOMIC_RELAXED))
     fprintf(
-        stderr, "nvgraft: cuGetExportTable: a simulated driver has no private interface, so that "
-                "NVIDIA's CUDA runtime ends in error"
-                " 500 or 103 | see nvgraft explain-error 'named symbol not found (500)'\n"
+        stderr, "nvgraft: cuGetExportTable: a simulated driver has no private interface, so that"
+                " NVIDIA's CUDA runtime ends in error 500 or 103"
+                " | see nvgraft explain-error 'CUDA error 103'\n"
     );
   return NOT_FOUND;
 }

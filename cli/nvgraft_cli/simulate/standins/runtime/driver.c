@@ -83,8 +83,8 @@ static int find_runtime(struct dl_phdr_info *info, size_t size, void *path) {
   return 1;
 }
 
-/* Return the version of NVIDIA's runtime in this process, which answers this without a driver; 0
- * without one. */
+/* Return the version of NVIDIA's runtime in this process, 0 without one. Since CUDA 12 it answers
+ * without a driver; of an older one the major version is known from the file's name. */
 static int runtime_version(void) {
   static int known;
   int version = __atomic_load_n(&known, __ATOMIC_RELAXED);
@@ -93,10 +93,22 @@ static int runtime_version(void) {
     return version;
   void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
   int (*ask)(int *) = library ? (int (*)(int *))dlsym(library, "cudaRuntimeGetVersion") : NULL;
-  if (ask)
-    ask(&version);
+  if (!ask || ask(&version) || !version) {
+    version = 0;
+    for (const char *digit = strstr(path, "libcudart.so.") + 13; *digit >= '0' && *digit <= '9';
+         digit++)
+      version = version * 10 + *digit - '0';
+    version *= 1000;
+  }
   __atomic_store_n(&known, version, __ATOMIC_RELAXED);
   return version;
+}
+
+/* The stand-in libcuda.so.1 asks whether code is that of a libcudart whose functions are replaced
+ * here. */
+EXPORT int nvgraft_replaces(const void *code) {
+  Dl_info object;
+  return dladdr(code, &object) && object.dli_fname && strstr(object.dli_fname, "/libcudart.so.");
 }
 
 /* Load libcuda.so.1 as the runtime does: by its name. A library that is not nvgraft's is left
