@@ -10,7 +10,7 @@ from bench.cases import Case, Outcome, Times
 from bench.measure import QUICK_SIZES
 from bench.node import REFERENCE, Hook, Node, Sample, find_reference, start
 from bench.phases import ORDER, PHASES
-from bench.report import Curve, Row, markdown_table, spread
+from bench.report import Curve, Edits, Row, markdown_table, spread
 from harness import CHECKOUT, Installed
 from nvgraft_specs import gallery
 
@@ -51,6 +51,7 @@ def test_a_short_run_shows_every_table(installed: Installed) -> None:
     assert all(
         sum(line.startswith(name) for line in lines) == len(QUICK_SIZES["GPUs"]) for name in curves
     )
+    assert any(line.startswith("2 GPUs, mode jit-cdi ") for line in lines)
     assert any(line.startswith("plan from a loaded snapshot") for line in lines)
 
 
@@ -167,6 +168,15 @@ def test_the_stand_in_is_used_only_without_the_reference() -> None:
     assert Row(outcome([0.03, 0.03], [0.06, 0.06]), "").cells()[3] == "0.50 (0.50-0.50)"
     assert Row(outcome([0.046, 0.046], []), "").cells()[3] == "2.00 (2.00-2.00)"
     assert Row(outcome([0.046, 0.046], []), "", extra=0.023).cells()[3] == "1.00 (1.00-1.00)"
+
+
+def test_starts_by_edits_are_compared_as_wholes() -> None:
+    """Runtime and hooks of a round together are compared with those of the reference."""
+    ours, theirs = [(0.01, 0.02, 0.03, 1)] * 2, [(0.02, 0.04, 0.12, 6)] * 2
+    cells = Edits("x", ours, theirs).cells()
+    assert cells[:2] == ["x", "1"]
+    assert [cell.split()[0] for cell in cells[2:]] == ["10.0", "20.0", "0.50", "1.0x", "0.25"]
+    assert Edits("x", ours).cells()[-3:] == ["", "", ""]
 
 
 def test_the_spread_is_of_the_inner_eight_tenths() -> None:

@@ -23,6 +23,7 @@ from ldcaches import (
     ENTRIES,
     LIBS,
     LINES,
+    add_entry,
     container_at,
     install_driver,
     ldconfig,
@@ -32,12 +33,14 @@ from ldcaches import (
     tree,
     update,
 )
+from nvgraft.apply.cache.after_files import CacheAfterFiles
 from nvgraft.apply.cache.native import NativeCache
 from nvgraft.apply.journal import Journal, JournalEntry
 from nvgraft.apply.undo import UndoLog
 from nvgraft.base.errors import Refusal
 from nvgraft.container.container import Container
 from nvgraft.formats.tree import Bounds, OutOfBounds
+from nvgraft.plan.actions import Plan, UpdateLoaderCache, Why
 
 pytestmark = pytest.mark.requires("ldconfig", "x86_64")
 
@@ -373,6 +376,75 @@ def test_any_image_gets_what_ldconfig_gives_it(
         assert lines(ours) == lines(theirs)
         made = {path: entry[3] for path, entry in tree(theirs).items() if isinstance(entry[3], str)}
         assert made.items() <= {path: entry[3] for path, entry in tree(ours).items()}.items()
+
+
+# ---- folders of CDI edits, whose libraries are mounted before the step
+
+
+def update_folders(root: Path, *folders: str, bounds: Bounds | None = None) -> None:
+    """Run the step of nvgraft-cdi-hook for folders that the image's ld.so.conf has."""
+    container = container_at(root)
+    container.bounds = bounds or container.bounds
+    action = UpdateLoaderCache(folders, Why("", "", ""), searched=folders)
+    step = CacheAfterFiles("/sbin/ldconfig")
+    step.prepare()
+    try:
+        step.survey(container, action)
+        step.update(container, Plan("inject", ""), action, UndoLog(), Journal())
+    finally:
+        step.close()
+        os.close(container.rootfs_fd)
+
+
+@pytest.mark.requires("root")  # ldconfig needs it
+@settings(max_examples=40)
+@given(
+    st.lists(ENTRIES, max_size=10, unique_by=lambda entry: entry[:2]),
+    st.lists(ENTRIES, max_size=6, unique_by=lambda entry: entry[:2]),
+)
+@example(
+    [(LIBS, "liba.so.1.2", "file"), (LIBS, "liba.so", "liba.so.1")],
+    [(LIBS, "liba.so.1.10", "file")],
+)
+@example([(LIBS, "liba.so.1.10", "file")], [(LIBS, "liba.so", "liba.so.1.10")])
+def test_what_is_added_to_an_image_gets_what_ldconfig_gives_it(
+    entries: list[tuple[str, str, str]], added: list[tuple[str, str, str]]
+) -> None:
+    """Libraries that come into a folder of an image with a cache get ldconfig's rows, in its order,
+    although files that the cache knows are not read again.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        ours, theirs = Path(place, "ours"), Path(place, "theirs")
+        make_image(ours, entries, [LIBS], merged=False)
+        ldconfig(ours)
+        os.utime(ours / "etc/ld.so.cache", (2_000_000_000, 2_000_000_000))
+        for directory, name, kind in added:
+            path = ours / directory[1:] / name
+            if directory == LIBS and not path.exists() and not path.is_symlink():
+                add_entry(ours, directory, name, kind)
+        shutil.copytree(ours, theirs, symlinks=True)
+        update_folders(ours, LIBS)
+        ldconfig(theirs)
+        assert lines(ours) == lines(theirs)
+        made = {path: entry[3] for path, entry in tree(theirs).items() if isinstance(entry[3], str)}
+        assert made.items() <= {path: entry[3] for path, entry in tree(ours).items()}.items()
+
+
+def test_a_file_that_the_cache_knows_is_not_read(image: Path) -> None:
+    """A folder with known libraries costs the reading of the new ones; one that was changed since
+    is read.
+    """
+    for number in range(30):
+        library(image / LIBS[1:] / f"libk{number}.so.1.0", f"libk{number}.so.1")
+    ldconfig(image)
+    install_driver(image)
+    update_folders(image, LIBS, bounds=Bounds(libraries=len(DRIVER)))
+    assert {line.split()[0] for line in lines(image)} >= {*DRIVER, "libk7.so.1"}
+    library(image / LIBS[1:] / "libk7.so.1.0", "libchanged.so.1")
+    later = (image / "etc/ld.so.cache").stat().st_mtime + 10
+    os.utime(image / LIBS[1:] / "libk7.so.1.0", (later, later))
+    update_folders(image, LIBS)
+    assert "libchanged.so.1" in {line.split()[0] for line in lines(image)}
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EINVAL, errno.EIO])

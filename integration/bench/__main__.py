@@ -7,12 +7,15 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-if sys.argv[1:2] == ["node"]:
-    prefix, request = sys.argv[2:]
+if sys.argv[1:2] in (["node"], ["edits"]):
+    part, prefix, request = sys.argv[1:]
     sys.path[1:1] = [
         f"{prefix}/lib/nvgraft/{part}" for part in ("hook", "cli")
     ]  # the installed program is measured
-    from bench.node import measure
+    if part == "node":
+        from bench.node import measure
+    else:
+        from bench.edits import measure
 
     raise SystemExit(measure(prefix, request))
 

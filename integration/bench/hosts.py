@@ -57,6 +57,14 @@ def document(gallery: Path, gpus: int, entries: int = 0) -> dict[str, Any]:
     return host
 
 
+def for_edits(host: dict[str, Any]) -> dict[str, Any]:
+    """Return the host without the library whose stand-in the reference's runtime cannot use."""
+    missing = "libnvidia-sandboxutils"
+    files = {path: entry for path, entry in host["files"].items() if missing not in path}
+    rows = [row for row in host["ld_so_cache"] if missing not in row[2]]
+    return {**host, "files": files, "ld_so_cache": rows}
+
+
 def _address(gpu: dict[str, Any]) -> str:
     pci = gpu["pci"]
     return f"{pci['domain']:04x}:{pci['bus']:02x}:{pci['device']:02x}.0"

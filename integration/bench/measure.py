@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from bench import hosts, image, planning
 from bench.cases import NOTHING, Case, Outcome
-from bench.report import STAND_IN, Curve, Row, Spread, spread
+from bench.report import STAND_IN, Curve, Edits, Row, Spread, spread
 
 #: What grows -> the sizes that are measured.
 SIZES = {
@@ -43,6 +43,8 @@ class Figures(NamedTuple):
     rows: list[Row]
     phases: list[Outcome]
     curves: list[Curve]
+    #: Starts by nvgraft-runtime in mode jit-cdi, with all hooks of the edits.
+    edits: list[Edits]
     #: (name, milliseconds, target) of plans made offline.
     offline: list[tuple[str, Spread, str]]
     notes: list[str]
@@ -78,6 +80,7 @@ class Bench:
             self._by_names_of_image(sizes["names"]),
             self._by_mounts(sizes["mounts"]),
         ]
+        edits = self._edits(["", rootfs] if rootfs else [""])
         offline = self._offline()
         phases = [row.outcome for row in rows if row.outcome.phases]
         beside = (
@@ -89,7 +92,7 @@ class Bench:
             f"to the reference: {beside}",
             f"programs shuffled in each round: --seed {self._seed}",
         ]
-        return Figures(rows, phases, curves, offline, self._notes)
+        return Figures(rows, phases, curves, edits, offline, self._notes)
 
     def _real_image(self) -> str:
         """Return the directory of the real image; empty if there is none."""
@@ -190,6 +193,7 @@ class Bench:
         mounts: int = 0,
     ) -> tuple[list[Outcome], dict[str, list[float]]]:
         """Measure ``cases`` on a node of their own."""
+        document = hosts.document(self._gallery, gpus, entries)
         rounds = min(self._rounds, CURVE_ROUNDS) if curve else self._rounds
         request = {
             "beside": "" if curve else self._beside,
@@ -204,10 +208,29 @@ class Bench:
             f"{', '.join(case.name for case in cases)}",
             file=sys.stderr,
         )
+        answer = self._on_node(document, "node", request)
+        return [Outcome.from_json(row) for row in answer["outcomes"]], answer["ldconfig"]
+
+    def _edits(self, images: list[str]) -> list[Edits]:
+        """Measure starts by CDI edits, beside the reference's where it is in PATH."""
+        print("bench: 2 GPUs, mode jit-cdi", file=sys.stderr)
+        document = hosts.for_edits(hosts.document(self._gallery, 2))
+        request = {"rounds": self._rounds, "images": images, "seed": self._seed}
+        answer = self._on_node(document, "edits", request)
+        names = {"": "2 GPUs, mode jit-cdi"}
+        return [
+            Edits(names.get(image, "2 GPUs, mode jit-cdi, real image"), **runs)
+            for image, runs in answer.items()
+        ]
+
+    def _on_node(
+        self, document: dict[str, Any], part: str, request: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Run a part of the bench on a simulated node, and return its answer."""
         with tempfile.NamedTemporaryFile(
             "w", suffix=".json", dir="/var/tmp"
         ) as file:  # a simulated node has a /run of its own
-            json.dump(hosts.document(self._gallery, gpus, entries), file)
+            json.dump(document, file)
             file.flush()
             command = [
                 f"{self._prefix}/bin/nvgraft",
@@ -217,7 +240,7 @@ class Bench:
                 sys.executable,
                 "-IB",
                 str(Path(__file__).parent),
-                "node",
+                part,
             ]
             done = subprocess.run(
                 [*command, self._prefix, json.dumps(request)],
@@ -228,7 +251,7 @@ class Bench:
         if done.returncode:
             raise SystemExit(f"bench: the simulated node ended with exit status {done.returncode}")
         answer: dict[str, Any] = json.loads(done.stdout)
-        return [Outcome.from_json(row) for row in answer["outcomes"]], answer["ldconfig"]
+        return answer
 
     def _offline(self) -> list[tuple[str, Spread, str]]:
         """Measure plans from a snapshot, in this process and by the command."""

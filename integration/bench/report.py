@@ -130,6 +130,40 @@ class Curve(NamedTuple):
         ]
 
 
+class Edits(NamedTuple):
+    """Starts by nvgraft-runtime in mode jit-cdi with all hooks, and the reference's in the same
+    rounds. A run is (seconds of the runtime, of the hooks, of the processor, number of hooks).
+    """
+
+    name: str
+    ours: list[tuple[float, float, float, int]]
+    reference: list[tuple[float, float, float, int]] | None = None
+
+    def cells(self) -> list[str]:
+        walls = [run[0] + run[1] for run in self.ours]
+        cells = [
+            self.name,
+            str(self.ours[0][3]),
+            spread([run[0] * 1e3 for run in self.ours]).text(".1f"),
+            spread([run[1] * 1e3 for run in self.ours]).text(".1f"),
+        ]
+        if not self.reference:
+            return [*cells, "", "", ""]
+        theirs = [run[0] + run[1] for run in self.reference]
+        processor = [run[2] for run in self.ours], [run[2] for run in self.reference]
+        return [*cells, _ratio(walls, theirs).text(), "1.0x (aim 0.7x)", _ratio(*processor).text()]
+
+
+EDITS_HEADINGS = [
+    "start by CDI edits",
+    "hooks",
+    "runtime ms",
+    "hooks ms",
+    "to the reference",
+    "budget",
+    "processor time to the reference",
+]
+
 CURVE_HEADINGS = ["what grows", "size", "ms", "to a bare start"]
 
 

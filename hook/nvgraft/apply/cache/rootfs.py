@@ -236,16 +236,13 @@ class OpenDirectory:
         return os.readlink(name, dir_fd=self._fd)
 
     def is_older(self, name: str, written: int) -> bool:
-        """Tell whether ``name`` is a file of this file system that was not changed after
-        ``written``, in ns. What is mounted there is not.
-        """
+        """Tell whether ``name`` is a file that was not changed after ``written``, in ns."""
         try:
             status = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
         except OSError as error:
             check_absent(error)
             return False
-        own = os.fstat(self._fd).st_dev
-        return status.st_dev == own and status.st_mtime_ns <= written
+        return status.st_mtime_ns <= written
 
     def library(self, name: str, *, isa_level: bool = False) -> Library:
         """Return what ldconfig reads of the file ``name``.
