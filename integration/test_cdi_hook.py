@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from containers import CGROUPS, Bundle, Run
+from containers import CGROUPS, CONFIG, CONFIG_TOML, LOADER_LINE, Bundle, Run, environment
 from harness import CHECKOUT, Installed, run_in_mount_namespace
 from nvgraft.system import syscalls
 from nvgraft_cli.simulate.stubs import shared_object
@@ -133,6 +133,7 @@ def start(
     *lines: str,
     show: str = SHOW,
     after: str = "",
+    nodes: bool = True,
 ) -> Run:
     """Start the bundle with ``entries`` as its createContainer hooks, between shell commands."""
 
@@ -141,9 +142,8 @@ def start(
         config["hooks"] = {"createContainer": entries}
         config["process"]["args"] = ["/bin/sh", "-c", show]
         config["linux"]["cgroupsPath"] = f"/{bundle.name}"
-        config["linux"]["devices"] = [
-            {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}
-        ]
+        node = {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}
+        config["linux"]["devices"] = [node] if nodes else []
 
     bundle.edit(change)
     run = f"{command} --bundle {bundle.path} {bundle.name} < /dev/null"
@@ -229,6 +229,54 @@ def test_the_drivers_parameters_are_hidden(bundle: Bundle, command: str) -> None
     [options] = [line[5] for line in mounts if line[4] == PARAMS]
     assert {"ro", "nosuid", "nodev", "noexec"} <= set(options.split(","))
     assert not [line for line in done.changes if "/rootfs/" in line]
+
+
+@pytest.mark.requires("busybox")
+@pytest.mark.parametrize("command", RUNTIMES.values(), ids=RUNTIMES)
+def test_a_user_namespace(bundle: Bundle, command: str) -> None:
+    """In a user namespace the hook is a process of the container's root: what it makes belongs to
+    that, and nothing of the host's /run is needed.
+    """
+    prepare(bundle)
+
+    def change(config: dict[str, Any]) -> None:
+        config["linux"]["namespaces"].append({"type": "user"})
+        for kind in ("uidMappings", "gidMappings"):
+            config["linux"][kind] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
+
+    bundle.edit(change)
+    bundle.give_to(100000)
+    steps = [step for step in STEPS if step[0] != "update-application-profile"]
+    done = start(
+        bundle,
+        command,
+        hooks(cdi_hook(bundle.installed), steps, one=True),
+        bundle.reachable,
+        nodes=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"libcuda.so.1 => {COMPAT}/libcuda.so.1" in done.stdout
+    made = [line.split() for line in done.changes if line.startswith("> ")]
+    assert any(words[1].endswith("/etc/ld.so.cache") for words in made)
+    assert {words[4] for words in made if "/rootfs/" in words[1]} == {"100000"}
+
+
+@pytest.mark.requires("runc", "busybox", "cgroup-v2")
+@pytest.mark.parametrize("form", ["one", "each"])
+def test_a_container_of_the_runtime_finds_its_driver(bundle: Bundle, form: str) -> None:
+    """nvgraft-runtime in mode jit-cdi and the hooks that it writes give a container the driver."""
+    bundle.set_program(LOADER_LINE)
+    bundle.edit(lambda config: config.pop("hooks"))
+    bundle.edit(environment("NVIDIA_VISIBLE_DEVICES=0"))
+    mode = f"sed -i 's/^mode.*/mode = \"jit-cdi\"/' {CONFIG_TOML}"
+    done = bundle.on_host(
+        f"{CGROUPS['v2'].values[0]}; {mode}; export NVGRAFT_CDI_HOOKS={form}; {bundle.lifecycle()}"
+    )
+    assert done.returncode == 0, done.stderr
+    output, _, document = done.stdout.partition(CONFIG)
+    assert f"libcuda.so.1 => {LIBS}/libcuda.so.1" in output
+    entries = json.loads(document)["hooks"]["createContainer"]
+    assert (len(entries) == 1) == (form == "one")
 
 
 # ---- the container's environment (SECURITY R45)
