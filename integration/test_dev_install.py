@@ -85,7 +85,7 @@ def test_the_hook_is_launched_isolated_with_one_directory(installed: Installed) 
 
 
 def test_the_hooks_directory_has_no_foreign_code(installed: Installed) -> None:
-    """Only the engine, its tables, python-prctl and pynvml can be imported by a process that
+    """Only the engine, its tables, python-prctl, pynvml and yaml can be imported by a process that
     configures containers.
     """
     names = {path.name.split(".")[0] for path in installed.library.iterdir()}
@@ -95,6 +95,7 @@ def test_the_hooks_directory_has_no_foreign_code(installed: Installed) -> None:
         "prctl",
         "_prctl",
         "pynvml",
+        "yaml",
         "__pycache__",
         "bytecode",
     }
