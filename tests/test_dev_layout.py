@@ -119,6 +119,12 @@ def over_budget(loaded: set[str], allowed: set[str]) -> list[str]:
     )
 
 
+def test_a_start_of_the_cdi_hook_stays_in_the_budget(allowed: set[str]) -> None:
+    """All that nvgraft-cdi-hook loads for its steps is in the budget of the hook."""
+    program = "from nvgraft.startup import GROUPS\nfor name in GROUPS['cdi-hook'][1]:\n    __import__(name)"
+    assert over_budget(loaded_by(program), allowed) == []
+
+
 def test_ci_runs_the_command_of_the_readme() -> None:
     """CI runs exactly the command that the README tells a newcomer to run."""
     lines = [

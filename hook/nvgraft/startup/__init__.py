@@ -99,6 +99,8 @@ GROUPS = {
             "nvgraft.apply.cache.library_search",
             "nvgraft.container.live_target",
             "nvgraft.container.unprepared",
+            "nvgraft.formats.elf",
+            "nvgraft.plan.forward_compat",
             "nvgraft.plan.hook_steps",
             "nvgraft.report.last_error",
         ),
