@@ -67,11 +67,21 @@ def test_common_edits_come_once_and_first(tmp_path: Path) -> None:
     """The edits that a file's devices share stand once, before those of its first device; a device
     that is asked for twice counts once.
     """
-    put(tmp_path / "etc/a.json", spec(device("0"), device("1"), env=["SHARED=a"]))
-    put(tmp_path / "etc/b.json", spec(device("0"), kind="b.com/x", env=["SHARED=b"]))
-    names = ["nvidia.com/gpu=1", "b.com/x=0", "nvidia.com/gpu=0", "nvidia.com/gpu=1"]
+    devices = device("0"), device("1"), device("2", env=["TWO=2"])
+    put(tmp_path / "etc/a.json", spec(*devices, env=["SHARED=a"]))
+    put(tmp_path / "etc/b.json", spec(device("0", env=["B=0"]), kind="b.com/x", env=["OTHER=b"]))
+    names = ["nvidia.com/gpu=1", "b.com/x=0", "nvidia.com/gpu=2", "nvidia.com/gpu=1"]
     made = injected(tmp_path, *names)
-    assert variables(made) == ["SHARED=a", "FROM=1", "SHARED=b", "FROM=0", "FROM=0"]
+    assert variables(made) == ["SHARED=a", "FROM=1", "OTHER=b", "B=0", "TWO=2"]
+
+
+def test_the_last_value_of_a_variable_counts(tmp_path: Path) -> None:
+    """Of a variable that several devices set there is one entry: in the first one's place, with the
+    last one's value.
+    """
+    put(tmp_path / "etc/a.json", spec(device("0"), device("1"), env=["A=1", "FROM=all"]))
+    made = injected(tmp_path, "nvidia.com/gpu=0", "nvidia.com/gpu=1")
+    assert variables(made) == ["A=1", "FROM=1"]
 
 
 def test_the_later_directory_wins(tmp_path: Path) -> None:

@@ -819,7 +819,11 @@ def test_one_hook_takes_all_steps() -> None:
         ({"cdi_hooks": "each"}, {}, ("/own/nvgraft-cdi-hook", "nvgraft-cdi-hook")),
         ({}, {"NVGRAFT_CDI_HOOKS": "each"}, ("/own/nvgraft-cdi-hook", "nvgraft-cdi-hook")),
         ({"ctk_path": "/opt/nvidia-ctk"}, {}, ("/opt/nvidia-ctk", "nvidia-ctk", "hook")),
-        ({"ctk_path": "no-such-ctk"}, {}, ("/usr/bin/no-such-ctk", "no-such-ctk")),
+        (
+            {"ctk_path": "no-such-ctk", "cdi_hooks": "each"},
+            {},
+            ("/own/nvgraft-cdi-hook", "nvgraft-cdi-hook"),
+        ),
     ],
 )
 def test_each_step_has_a_hook_where_that_is_asked(

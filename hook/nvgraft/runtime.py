@@ -323,7 +323,8 @@ def link_hooks(
 
 
 def hook_program(config: Config, environ: Mapping[str, str], own: str) -> HookProgram:
-    """Return the program of the hooks of CDI edits: our own, unless config.toml names another.
+    """Return the program of the hooks of CDI edits: our own, unless config.toml names another that
+    is there.
 
     Another program takes one step for each hook: only ours knows the form for all of them.
     """
@@ -331,9 +332,9 @@ def hook_program(config: Config, environ: Mapping[str, str], own: str) -> HookPr
     from nvgraft_specs import cdi_hooks
 
     path = config.ctk_path
-    if path not in ("", Config().ctk_path):
-        if "/" not in path:
-            path = next(iter(_look_up(path, environ.get("PATH"))), f"/usr/bin/{path}")
+    if "/" not in path and path not in ("", Config().ctk_path):
+        path = next(iter(_look_up(path, environ.get("PATH"))), "")
+    if "/" in path:
         return HookProgram(path)
     read, _ = config_path(None, environ)
     return HookProgram(

@@ -280,7 +280,7 @@ class _Generator:
             report,
             settings.compat_root,
         )
-        ids = [device for device in request.devices if device != names.NONE]
+        ids = request.devices
         if host is not None and len(host.report.gpus) > 1 and ONE_DEVICE not in settings.features:
             mixed = board.mixed(ids or [names.ALL], self._discovery(host))
             if mixed is not None:
@@ -327,6 +327,7 @@ def _no_nvml(refusal: Refusal) -> Refusal:
     if refusal.stage != "initialization":
         return refusal
     text = refusal.text.removeprefix("nvml error: ")
+    text = text[:1].upper() + text[1:]
     if refusal.text.startswith("load library failed"):
         text = "ERROR_LIBRARY_NOT_FOUND"
     return Refusal("", f"{_GENERATORS}failed to initialize NVML: {text}", refusal.hint)

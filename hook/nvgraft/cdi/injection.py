@@ -17,7 +17,7 @@ from nvgraft.cdi.selection import no_such_device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from nvgraft.cdi.registry import Registry
 
@@ -60,7 +60,34 @@ def resolve(
             seen.add(found.file.path)
             parts.append(_completed(found.file.spec.edits, lstat))
         parts.append(_completed(found.device.edits, lstat))
-    return Generated(parts, log)
+    return Generated(_with_last_values(parts), log)
+
+
+def _with_last_values(parts: Sequence[CdiEdits]) -> list[CdiEdits]:
+    """Return the edits with each variable once: in the place of its first value, with the last."""
+    last = {_name(variable): variable for part in parts for variable in part.env}
+    result = []
+    for part in parts:
+        env = [last.pop(name) for variable in part.env if (name := _name(variable)) in last]
+        result.append(_copied(part, env, part.nodes))
+    return result
+
+
+def _name(variable: str) -> str:
+    return variable.partition("=")[0]
+
+
+def _copied(edits: CdiEdits, env: Iterable[str], nodes: Iterable[CdiNode]) -> CdiEdits:
+    """Return the edits with other variables and nodes."""
+    return CdiEdits(
+        env=env,
+        nodes=nodes,
+        hooks=edits.hooks,
+        mounts=edits.mounts,
+        gids=edits.gids,
+        net_devices=edits.net_devices,
+        intel_rdt=edits.intel_rdt,
+    )
 
 
 def _unresolvable(registry: Registry, unknown: Sequence[str]) -> Refusal:
@@ -77,15 +104,7 @@ def _unresolvable(registry: Registry, unknown: Sequence[str]) -> Refusal:
 
 def _completed(edits: CdiEdits, lstat: Callable[[str], os.stat_result]) -> CdiEdits:
     """Return the edits with nodes that have type, numbers and mode."""
-    return CdiEdits(
-        env=edits.env,
-        nodes=[_complete(node, lstat) for node in edits.nodes],
-        hooks=edits.hooks,
-        mounts=edits.mounts,
-        gids=edits.gids,
-        net_devices=edits.net_devices,
-        intel_rdt=edits.intel_rdt,
-    )
+    return _copied(edits, edits.env, [_complete(node, lstat) for node in edits.nodes])
 
 
 def _complete(node: CdiNode, lstat: Callable[[str], os.stat_result]) -> CdiNode:
