@@ -196,6 +196,15 @@ def test_a_missing_node_is_a_warning() -> None:
     assert any("Could not locate /dev/nvidia0" in line for level, line in made.log)
 
 
+def test_a_mig_device_without_capabilities_is_refused() -> None:
+    """A MIG device whose capabilities the driver does not name is refused, as in the reference."""
+    text = DRIVER + NODES + MIG.replace("gi3/ci0", "gi3/ci1")
+    line = refusal(text, "1:0")
+    assert "error getting MIG capability device paths: <nil> | " in line
+    assert "mig-minors has no row gpu1/gi3/ci0/access" in line
+    assert nodes(edits(text, "1"))[0] == "/dev/nvidia1"
+
+
 def test_hooks_can_be_switched_off() -> None:
     """nvcdi-disable-hooks leaves out hooks by name, or all."""
     names = [step[0] for step in steps(edits(DRIVER + NODES, "0"))]

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from nvgraft.cdi.discovery import CdiFacts
+    from nvgraft.cdi.discovery import CdiFacts, FoundDevice
     from nvgraft.cdi.specification import HookProgram
     from nvgraft.formats.tree import Tree
     from nvgraft.host.components import Host
@@ -219,6 +219,7 @@ class _Generator:
             text = f"{_GENERATORS}{refusal.text}"
             raise Refusal("", text, refusal.hint) from None
         for device in devices:
+            _check_capabilities(device)
             for path in device.absent:
                 hint = "the container starts without it: run nvidia-smi on the host to make it"
                 self.log.append(("warning", f"Could not locate {path} of {device.uuid} | {hint}"))
@@ -317,6 +318,23 @@ class _Generator:
         from nvgraft.cdi.channels import channel_contents
 
         return [*channel_contents(self._source.finder, channels), Contents(env=[_VOID])]
+
+
+def _check_capabilities(device: FoundDevice) -> None:
+    """Check that the driver has named the capabilities of a MIG device.
+
+    :raises Refusal: it has not, so nobody knows their nodes.
+    """
+    for absent in device.absent:
+        if not absent.startswith("/"):
+            raise Refusal(
+                "",
+                "failed to get CDI device edits: failed to create device discoverer: error getting"
+                " MIG capability device paths: <nil>",
+                f"{device.uuid}: /proc/driver/nvidia-caps/mig-minors has no row"
+                f" {absent.removeprefix('for ')}: reload the"
+                " nvidia kernel module",
+            )
 
 
 _MODES = {platform.NVML: "nvml", platform.TEGRA: "csv", platform.WSL: "wsl"}

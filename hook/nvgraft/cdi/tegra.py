@@ -23,7 +23,6 @@ from nvgraft.cdi.discovery import (
     library_links,
 )
 from nvgraft.cdi.edits import CdiMount, links_step
-from nvgraft.cdi.platform import is_integrated
 from nvgraft.formats.tree import MAX_LINKS, PathError, Tree
 from nvgraft_specs import graphics_files as table
 from nvgraft_specs import names
@@ -241,8 +240,10 @@ class TegraDiscovery:
 
 
 def _integrated(gpu: Gpu) -> bool:
-    """Tell whether a GPU is the board's own: by its name, or by the address that it has on Thor."""
-    return is_integrated(gpu.model) or gpu.bus_id.partition(".")[0] == "00000000:01:00"
+    """Tell whether a GPU with an address is the board's own: Thor's has this one. Names do not count,
+    as in the reference.
+    """
+    return gpu.bus_id.partition(".")[0] == "00000000:01:00"
 
 
 def glob(tree: Tree, pattern: str) -> list[str]:
