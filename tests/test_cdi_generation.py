@@ -221,6 +221,17 @@ def test_hooks_can_be_switched_off() -> None:
     assert steps(edits(DRIVER + NODES, "0", settings={"disabled_hooks": ["all"]})) == []
 
 
+def test_a_library_with_one_number_has_its_soname_link() -> None:
+    """libnvidia-nvvm70.so.4 is mounted whatever its version, with its SONAME link."""
+    text = f"""{DRIVER}{NODES}
+{LIBDIR}/libnvidia-nvvm70.so.4 elf libnvidia-nvvm70.so.3
+{LIBDIR}/libnvidia-nvvm70.so.3 -> libnvidia-nvvm70.so.4
+"""
+    made = edits(text, "0")
+    assert f"{LIBDIR}/libnvidia-nvvm70.so.4" in mounts(made)
+    assert f"libnvidia-nvvm70.so.4::{LIBDIR}/libnvidia-nvvm70.so.3" in steps(made)[0]
+
+
 def test_one_hook_has_the_steps_of_all_devices() -> None:
     """With one hook the links of a GPU's DRM nodes and the common steps are in its arguments, in
     their order; the rest is the same.

@@ -173,13 +173,14 @@ def library_links(tree: Tree, path: str, known: str | None = None) -> Iterator[s
     :param known: the library's SONAME, if it is known; otherwise the library is read.
     """
     directory, name = paths.split(path)
+    if name.count(".") < 2:
+        return
     stem, _, rest = name.partition(".so")
-    if not rest.startswith(".") or "." not in rest[1:]:
-        return  # a name without a version of two numbers
-    if stem in {"libcuda", "libnvidia-opticalflow"}:
-        yield f"{stem}.so.1::{directory}/{stem}.so"
-    elif stem == "libGLX_nvidia":
-        yield f"{name}::{directory}/libGLX_indirect.so.0"
+    if rest.startswith(".") and "." in rest[1:]:
+        if stem in {"libcuda", "libnvidia-opticalflow"}:
+            yield f"{stem}.so.1::{directory}/{stem}.so"
+        elif stem == "libGLX_nvidia":
+            yield f"{name}::{directory}/libGLX_indirect.so.0"
     try:
         soname = known or tree.elf(path, sections=False).soname or name
     except (ValueError, OSError):

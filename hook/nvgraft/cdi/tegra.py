@@ -240,8 +240,8 @@ class TegraDiscovery:
 
 
 def _integrated(gpu: Gpu) -> bool:
-    """Tell whether a GPU with an address is the board's own: Thor's has this one. Names do not count,
-    as in the reference.
+    """Tell whether a GPU with an address is the board's own: Thor's has this one. Names do not
+    count, as in the reference.
     """
     return gpu.bus_id.partition(".")[0] == "00000000:01:00"
 
