@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from containers import CONFIG, LOOK, Bundle, Run, environment
-from test_engines import CONTAINERD, assert_grafted
+from test_engines import CONTAINERD, DENIED, LIBCUDA, assert_grafted
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64", "cgroup-v1")
 
@@ -85,3 +85,31 @@ def test_containerd_with_the_wrapper_as_its_runtime(plain: Bundle) -> None:
     run = f"ctr -a /run/containerd-test.sock run {options} {plain.name}"
     done = plain.on_host(f"{CONTAINERD}\n{run}; code=$?; kill $!; exit $code")
     assert_grafted(done, devices=True)
+
+
+def set_mode(mode: str, hooks: str = "one") -> str:
+    """Return the commands that set config.toml's mode, and the number of hooks of CDI edits, on a
+    simulated host.
+    """
+    return (
+        f'sed -i \'s/^mode.*/mode = "{mode}"/; /^simulated-host/a cdi-hooks = "{hooks}"\''
+        " /etc/nvidia-container-runtime/config.toml"
+    )
+
+
+@pytest.mark.parametrize("hooks", ["one", "each"])
+@pytest.mark.parametrize("mode", ["auto", "jit-cdi"])
+def test_a_container_gets_its_driver_from_edits(plain: Bundle, mode: str, hooks: str) -> None:
+    """In modes with CDI edits a container has its GPU, the driver's files and a loader that finds
+    them, without the prestart hook.
+    """
+    done = plain.on_host(f"{set_mode(mode, hooks)} && {plain.lifecycle()}")
+    assert done.returncode == 0, done.stderr
+    assert LIBCUDA in [line.split()[4] for line in done.stdout.splitlines() if " - " in line]
+    assert "libcuda.so.1 => /" in done.stdout
+    for node in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"):
+        assert f"can't open {node}: No such device or address" in done.stdout
+    assert DENIED in done.stdout
+    config = json.loads(done.stdout.partition(f"\n{CONFIG}\n")[2])
+    assert list(config["hooks"]) == ["createContainer"]
+    assert (len(config["hooks"]["createContainer"]) == 1) == (hooks == "one")
