@@ -15,7 +15,7 @@ from nvgraft.cdi.generation import CdiRequest
 from nvgraft.host.graphics_files import CharDevice, FileMount
 from nvgraft.request.config import Config
 from nvgraft.wrapper.additions import Additions
-from nvgraft.wrapper.rewrite import Rewrite, rewrite
+from nvgraft.wrapper.rewrite import RefusedRewrite, Rewrite, rewrite
 
 HOOK = {
     "path": "/own/nvgraft-hook",
@@ -193,6 +193,13 @@ def test_modes_and_mixtures_that_do_not_exist_are_refused(
     with pytest.raises(Refusal) as error:
         edited(document, mode, CdiEdits())
     assert said in error.value.line()
+
+
+def test_a_refusal_keeps_the_lines_before_it() -> None:
+    """The log says which mode was chosen before it says what is refused."""
+    with pytest.raises(RefusedRewrite) as error:
+        edited(visible(f"{JIT}=all,{CDI}"), "auto", CdiEdits())
+    assert ("info", "Auto-detected mode as 'cdi'") in error.value.log
 
 
 NODE = CdiNode("/dev/nvidia0", major=195, minor=0, mode=0o666, permissions="rw")

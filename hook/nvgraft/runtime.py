@@ -29,7 +29,7 @@ from nvgraft.request.config import (
 from nvgraft.request.oci import read_config
 from nvgraft.system.trusted import open_trusted
 from nvgraft.wrapper.log import Log, LogOptions
-from nvgraft.wrapper.rewrite import WRITE, in_runtime, rewrite
+from nvgraft.wrapper.rewrite import WRITE, RefusedRewrite, in_runtime, rewrite
 from nvgraft_specs import names
 
 TYPE_CHECKING = False
@@ -251,16 +251,19 @@ def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) 
         raise in_runtime(refusal) from None
 
     directories = search_path(os.environ.get("PATH"))
-    done = rewrite(
-        data,
-        config,
-        mode,
-        hook_entry(config, os.environ, own),
-        lambda: _look(config, own, directories),
-        lambda links: link_hooks(config, os.environ, own, links),
-    )
-    for level, line in done.log:
-        log.write(level, printable(line))
+    try:
+        done = rewrite(
+            data,
+            config,
+            mode,
+            hook_entry(config, os.environ, own),
+            lambda: _look(config, own, directories),
+            lambda links: link_hooks(config, os.environ, own, links),
+        )
+    except RefusedRewrite as refused:
+        _tell(log, refused.log)
+        raise
+    _tell(log, done.log)
     if done.data != data:
         path = posixpath.realpath(posixpath.join(bundle, "config.json"))
         try:
@@ -275,6 +278,11 @@ def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) 
                 f"{WRITE}error opening OCI specification file: open {path}: {files.reason(error)}",
                 hint,
             ) from None
+
+
+def _tell(log: Log, lines: Sequence[tuple[str, str]]) -> None:
+    for level, line in lines:
+        log.write(level, printable(line))
 
 
 def _look(config: Config, own: str, directories: Sequence[str]) -> HostLook:

@@ -80,6 +80,15 @@ class Rewrite(Value):
         self.log = log
 
 
+class RefusedRewrite(Refusal):
+    """A config.json that is not rewritten; ``log`` are the lines for the log before the refusal."""
+
+    def __init__(self, refusal: Refusal, log: Sequence[tuple[str, str]]) -> None:
+        told = in_runtime(refusal)
+        super().__init__("", told.text, told.hint, first_line=told.first_line)
+        self.log = tuple(log)
+
+
 class _WrapperDecision(Value):
     """What a container gets.
 
@@ -92,7 +101,6 @@ class _WrapperDecision(Value):
 
     def __init__(
         self,
-        log: Sequence[tuple[str, str]],
         *,
         inject: bool = False,
         gates: Sequence[str] = (),
@@ -100,7 +108,6 @@ class _WrapperDecision(Value):
         generated: CdiRequest | None = None,
         registered: Sequence[str] = (),
     ) -> None:
-        self.log = tuple(log)
         self.inject = inject
         self.gates = tuple(gates)
         self.graphics_devices = graphics_devices
@@ -124,6 +131,7 @@ def rewrite(
     :param link_hooks: returns the OCI hooks for links that are made in mode legacy.
     :raises Refusal: it cannot be read, a device that it requests is not there, or ``look`` refuses.
     """
+    log: list[tuple[str, str]] = []
     opened: list[HostLook] = []
 
     def host() -> HostLook:
@@ -136,10 +144,10 @@ def rewrite(
         document = Document(data)
         root = document.root()
         annotations = _annotations(document, root, config) if configured in (AUTO, CDI) else []
-        decision = _decide(container, annotations, config, configured, host)
+        decision = _decide(container, annotations, config, configured, host, log)
         if root.value is None:
             raise JsonError("unexpected null", "it has no members")
-        parts, log = _edits(decision, config, host, link_hooks)
+        parts, lines = _edits(decision, config, host, link_hooks)
         edits = [_process_edits(document, root)]
         if parts:
             from nvgraft.wrapper.edits import config_edits
@@ -150,13 +158,14 @@ def rewrite(
         document.merge(root, _united(edits))
         if not decision.inject:
             _remove_hooks(document, root)
-        return Rewrite(document.changed(), decision.log + log)
+        return Rewrite(document.changed(), (*log, *lines))
     except JsonError as error:
-        raise in_runtime(
-            Refusal("", f"could not decode OCI spec: {error.text}", f"config.json: {error.hint}")
-        ) from None
+        refusal = Refusal(
+            "", f"could not decode OCI spec: {error.text}", f"config.json: {error.hint}"
+        )
+        raise RefusedRewrite(refusal, log) from None
     except Refusal as refusal:
-        raise in_runtime(refusal) from None
+        raise RefusedRewrite(refusal, log) from None
 
 
 def _edits(
@@ -232,12 +241,16 @@ def _decide(
     config: Config,
     configured: str,
     look: Callable[[], HostLook],
+    log: list[tuple[str, str]],
 ) -> _WrapperDecision:
-    """Decide what the container gets (reference behaviour 9.3)."""
+    """Decide what the container gets (reference behaviour 9.3).
+
+    :param log: gets lines for the log.
+    """
     _check_mode(configured)
     devices = requested_devices(container, config)
     mode, line = _resolve(configured, devices, annotated, look)
-    log = [("info", line)]
+    log.append(("info", line))
     if isinstance(devices, Skip) and devices.warning:
         log.append(("warning", devices.warning))
     if mode == CDI and annotated:
@@ -249,14 +262,14 @@ def _decide(
     because = "" if inject or isinstance(devices, Skip) else f"mode {mode} adds the devices: "
     log.append(("info", f"the prestart hook is {what}: {because}{requested}"))
     if isinstance(devices, Skip):
-        return _WrapperDecision(log, inject=inject)
+        return _WrapperDecision(inject=inject)
     gates = [name for name in names.GATED_DEVICES if container.env.get(name) == names.GATE_OPEN]
     if mode == LEGACY:
         log += [("warning", line) for line in _remarks(gates, config)]
         capabilities = (read_variable(container.env, names.DRIVER_CAPABILITIES) or "").split(",")
         graphics = any(name in _GRAPHICS for name in capabilities)
         return _WrapperDecision(
-            log, inject=True, gates=gates, graphics_devices=devices.ids if graphics else None
+            inject=True, gates=gates, graphics_devices=devices.ids if graphics else None
         )
     every_csv_file = container.env.get(names.REQUIRE_JETPACK_PREFIX) == names.EVERY_CSV_FILE
     if mode == CSV:
@@ -270,19 +283,19 @@ def _decide(
             every_csv_file=every_csv_file,
             requirements=requirements_of(container.env),
         )
-        return _WrapperDecision(log, generated=request)
+        return _WrapperDecision(generated=request)
     kind = AUTOMATIC_KIND if mode == JIT_CDI else config.runtime_cdi_default_kind
     qualified = _qualified(devices.ids, kind)
     automatic = _automatic(qualified)
     if not automatic:
-        return _WrapperDecision(log, registered=qualified)
+        return _WrapperDecision(registered=qualified)
     look().get_ready()
     from nvgraft.cdi.generation import CdiRequest
 
     channels, warnings = requested_channels(container, config)
     log += [("warning", line) for line in warnings]
     request = CdiRequest(automatic, gates=gates, channels=channels, every_csv_file=every_csv_file)
-    return _WrapperDecision(log, generated=request)
+    return _WrapperDecision(generated=request)
 
 
 def _automatic(qualified: Sequence[str]) -> list[str]:
