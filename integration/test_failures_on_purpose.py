@@ -34,7 +34,7 @@ SAID: dict[str, tuple[tuple[str, int], str | None, str | None]] = {
     "missing-node@1": (("|   0  NVIDIA H100", 0), None, None),
     "missing-library": (("|   0  NVIDIA H100", 0), "host-layout", None),
     "no-uvm": (("|   0  NVIDIA H100", 0), "driver-not-loaded", None),
-    "slow-start": (("Off |   00000000:1B:00.0", 0), "nvml-slow", None),
+    "slow-start=1": (("Off |   00000000:1B:00.0", 0), "nvml-slow", None),
     "fabric-manager-down": (("|   0  NVIDIA H100", 0), "fabric-manager", None),
 }
 
@@ -86,7 +86,6 @@ def start(bundle: Bundle, installed: Installed, failure: str, script: str) -> Ru
     [
         ("nvml-init", "nvml error: unknown error"),
         ("driver-mismatch", "nvml error: driver/library version mismatch"),
-        ("nvml-hang=30", "NVML"),
         ("lost@1", "nvml error: gpu is lost"),
         ("missing-library", "open failed: /usr/lib/x86_64-linux-gnu/libcuda.so."),
     ],

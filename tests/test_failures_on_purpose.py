@@ -116,6 +116,8 @@ def test_failures_add_up() -> None:
     assert fields(both) == (999, 0, 0, 3000, 1, 0)
     assert struct.unpack_from("<2I2Q", both, 64 + 40) == (1, 79, 14, 2)
     assert struct.unpack_from("<2I2Q", both, 64) == (0, 0, 0, 0)
+    slow = failures.record([HostFailure("slow-start", 999)], host())
+    assert fields(slow) == (0, 0, 0, 20_000, 1, 0)
     mismatch = failures.record([HostFailure("driver-mismatch")], host())
     assert fields(mismatch) == (18, 803, 0, 0, 0, 0)
     fabric = failures.record([HostFailure("fabric-manager-down")], host())

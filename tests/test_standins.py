@@ -171,6 +171,22 @@ def test_a_program_starts_with_old_versions_of_glibc_alone(tmp_path: Path) -> No
 
 
 @pytest.mark.requires("gcc", "x86_64")
+@pytest.mark.parametrize("name", ["nvml.c", "cuda.c"])
+def test_the_stand_ins_load_from_glibc_2_17_on(tmp_path: Path, name: str) -> None:
+    """No stand-in asks for a version of glibc that an image with 2.17 lacks."""
+    built = facts(tmp_path, compiler(host()).library(build.SOURCES / name, "libx.so.1"))
+    assert newest_glibc(built) <= (2, 17)
+
+
+@pytest.mark.requires("gcc", "x86_64")
+def test_nvidia_smi_starts_from_glibc_2_17_on(tmp_path: Path) -> None:
+    """nvidia-smi asks for no version of glibc that an image with 2.17 lacks."""
+    interp = "/lib64/ld-linux-x86-64.so.2"
+    built = facts(tmp_path, compiler(host()).program(build.SOURCES / "nvidia_smi.c", interp))
+    assert newest_glibc(built) <= (2, 17)
+
+
+@pytest.mark.requires("gcc", "x86_64")
 def test_an_interpreter_is_not_more_than_an_interpreter(tmp_path: Path) -> None:
     """Commas in a recorded interpreter do not become options of the linker."""
     (tmp_path / "program.c").write_text(PROGRAM)

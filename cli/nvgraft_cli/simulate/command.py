@@ -70,7 +70,8 @@ failures:
   missing-node@GPU     a GPU has no device node
   missing-library      the host has lost libcuda.so.1
   no-uvm               the nvidia-uvm module is not loaded
-  slow-start           persistence mode is off: each start initialises all GPUs
+  slow-start           persistence mode is off: each start initialises all GPUs (=SECONDS: in
+                       so long; default: by the number of GPUs)
   fabric-manager-down  fabric manager does not run on a host with NVSwitches"""
 
 

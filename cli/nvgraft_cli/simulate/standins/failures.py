@@ -51,7 +51,7 @@ KINDS = (
     "fabric-manager-down",
 )
 _OF_A_GPU = frozenset(("lost", "xid", "ecc", "missing-node"))
-_WITH_VALUE = frozenset(("nvml-init", "nvml-hang", "xid"))
+_WITH_VALUE = frozenset(("nvml-init", "nvml-hang", "slow-start", "xid"))
 #: Failures that only the stand-in libraries can show.
 _IN_LIBRARIES = frozenset(
     ("nvml-init", "nvml-hang", "lost", "xid", "ecc", "slow-start", "fabric-manager-down")
@@ -148,7 +148,8 @@ def record(failures: Sequence[HostFailure], host: Host, before: bytes = b"") -> 
         elif kind == "driver-mismatch":
             fields[1:3] = _NVML_MISMATCH, _CUDA_MISMATCH
         elif kind == "slow-start":
-            fields[4] = min(_SLOW_MS * len(host.nvml.gpus), _SLOWEST_MS)
+            needed = _SLOW_MS * len(host.nvml.gpus) if value is None else value * 1000
+            fields[4] = min(needed, _SLOWEST_MS)
             fields[5] = 1
         elif kind == "fabric-manager-down":
             fields[2], fields[6] = _CUDA_FABRIC, 1
