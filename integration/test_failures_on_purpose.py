@@ -22,21 +22,51 @@ NODE = f"failing-{os.getpid()}"
 
 #: Failure -> nvidia-smi's words and exit code, doctor's finding, explain-error's answer to the words.
 SAID: dict[str, tuple[tuple[str, int], str | None, str | None]] = {
-    "nvml-init": (("Failed to initialize NVML: Unknown Error", 255), None, "device-rules-lost"),
+    "nvml-init": (
+        ("Failed to initialize NVML: Unknown Error", 255),
+        "driver-not-loaded",
+        "device-rules-lost",
+    ),
     "driver-mismatch": (
         ("Failed to initialize NVML: Driver/library version mismatch", 18),
         "driver-library-mismatch",
         "the driver was upgraded",
     ),
-    "lost@1": (("GPU1: GPU is lost", 15), None, "gpu-lost"),
-    "xid=79@1": (("GPU1: GPU is lost", 15), None, "gpu-lost"),
+    "lost@1": (("GPU1: GPU is lost", 15), "driver-not-loaded", "gpu-lost"),
+    "xid=79@1": (("GPU1: GPU is lost", 15), "driver-not-loaded", "gpu-lost"),
     "ecc": (("|                    2 |", 0), None, None),
-    "missing-node@1": (("|   0  NVIDIA H100", 0), None, None),
+    "missing-node@1": (("|   0  NVIDIA H100", 0), "driver-not-loaded", None),
     "missing-library": (("|   0  NVIDIA H100", 0), "host-layout", None),
     "no-uvm": (("|   0  NVIDIA H100", 0), "driver-not-loaded", None),
     "slow-start=1": (("Off |   00000000:1B:00.0", 0), "nvml-slow", None),
     "fabric-manager-down": (("|   0  NVIDIA H100", 0), "fabric-manager", None),
 }
+
+
+#: Failure -> what cuInit returns, and how many GPUs CUDA then counts.
+CUDA = {
+    "no-uvm": (999, 0),
+    "driver-mismatch": (803, 0),
+    "fabric-manager-down": (802, 0),
+    "lost@1": (0, 7),
+    "missing-node@1": (0, 7),
+    "ecc@1": (0, 8),
+}
+ASK_CUDA = """
+import ctypes
+cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+code = cuda.cuInit(0)
+cuda.cuDeviceGetCount(ctypes.byref(count))
+print(code, count.value)
+"""
+
+
+@pytest.mark.parametrize("failure", CUDA)
+def test_cuda_fails_as_on_a_node(installed: Installed, failure: str) -> None:
+    """cuInit returns the error that programs see on such a node, or counts the GPUs that are left."""
+    script = f"'{sys.executable}' - <<'END'\n{ASK_CUDA}END\n"
+    done = on_host(installed, failure, script)
+    assert done.stdout.split() == [str(number) for number in CUDA[failure]], done.stderr
 
 
 def problems(doctor: str) -> set[str]:
@@ -190,3 +220,12 @@ def test_a_program_that_runs_sees_the_failure(installed: Installed) -> None:
     script = f"'{sys.executable}' - \"$0\" <<'END'\n{WATCH}END\n"
     done = on_host(installed, "", script)
     assert done.stdout.splitlines() == ["30", "GPU is lost"], done.stderr
+
+
+def test_a_kept_inventory_does_not_hide_a_failure(bundle: Bundle, installed: Installed) -> None:
+    """The hook asks NVML again after a failure, although it had kept the answers of before."""
+    cli = installed.cli
+    prepare = f"{cli} inventory refresh && {cli} simulate --fail driver-mismatch"
+    done = bundle.run("echo started", prepare=prepare)
+    assert "started" not in done.stdout
+    assert "nvml error: driver/library version mismatch" in done.stderr

@@ -424,6 +424,23 @@ HARMLESS = {
 }
 
 
+def test_a_gpu_without_a_node_is_found(setup: Setup, capsys: Captured) -> None:
+    """A GPU that the loaded driver knows and that has no device node is named, with the fix."""
+    entry(
+        setup,
+        "/proc/driver/nvidia/gpus/0000:0b:00.0/information",
+        type="file",
+        mode="0444",
+        content="Model: \t\t NVIDIA A10\nDevice Minor: \t 7\n",
+    )
+    _code, results = run_doctor(setup, capsys)
+    (finding,) = results["driver-not-loaded"]["findings"]
+    assert finding["message"] == (
+        "/dev/nvidia7 is missing: no program can use the GPU 0000:0b:00.0"
+    )
+    assert finding["fix"] == "run nvidia-modprobe -c 7 on the host"
+
+
 @pytest.mark.parametrize("failure", CASES)
 def test_a_failure_is_found(failure: str, setup: Setup, capsys: Captured) -> None:
     """Only the check of a failure finds it, with a cause and a fix.

@@ -43,6 +43,9 @@ _DAEMON = "/etc/docker/daemon.json"
 _RUNTIMES = {"nvgraft-runtime", "nvidia-container-runtime", "nvidia-container-runtime.cdi"}
 _CDI_SUFFIXES = (".json", ".yaml", ".yml")
 
+_PROC_GPUS = "/proc/driver/nvidia/gpus"
+_MINOR = re.compile(r"^Device Minor:\s+(\d{1,4})$", re.MULTILINE)
+
 #: Without persistence mode, NVML needs longer for this many GPUs than the reference waits.
 _MANY_GPUS = 4
 
@@ -156,6 +159,7 @@ def driver_not_loaded(patient: Patient) -> Iterator[Diagnosis]:
                 "the next container start does it)",
                 sentence=f"{sentence} because the host has no {path}",
             )
+    yield from _missing_nodes(patient)
     try:
         gpus = patient.host.facts.report.gpus
     except Refusal as refusal:
@@ -167,6 +171,25 @@ def driver_not_loaded(patient: Patient) -> Iterator[Diagnosis]:
             "look for the cause: nvidia-smi -L; dmesg | grep -i xid",
             sentence="CUDA finds no GPU because NVML reports none",
         )
+
+
+def _missing_nodes(patient: Patient) -> Iterator[Diagnosis]:
+    """Find the GPUs of the loaded driver that have no device node."""
+    tree = patient.host_tree
+    for address in tree.listdir(_PROC_GPUS):
+        try:
+            information = tree.read(f"{_PROC_GPUS}/{address}/information", TEXT_LIMIT)
+        except OSError:
+            continue  # not recorded
+        minor = _MINOR.search(information.decode("utf-8", "replace"))
+        path = f"/dev/nvidia{minor[1]}" if minor else ""
+        if minor and tree.lstat(path) is None:
+            yield Diagnosis(
+                f"{path} is missing: no program can use the GPU {address}",
+                "the node was removed, or not made since the module was loaded",
+                f"run nvidia-modprobe -c {minor[1]} on the host",
+                sentence=f"a GPU is missing because the host has no {path}",
+            )
 
 
 def gpus_not_recorded(patient: Patient) -> Iterator[Diagnosis]:

@@ -61,8 +61,8 @@ class Compiler:
         found = shutil.which("cc", path=_PATH)
         if found is None:
             raise CannotCompile(
-                "there is no C compiler: the hook reads the GPUs from the snapshot, NVML has no"
-                " functions"
+                "there is no C compiler: the hook reads the GPUs from the snapshot; NVML, CUDA and"
+                " nvidia-smi do not answer | install one, such as gcc"
             )
         self._compiler = found
         self._data = data
