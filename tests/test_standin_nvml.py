@@ -149,10 +149,40 @@ def a100_host() -> Host:
     return with_nvml(host, gpus=gpus)
 
 
+#: Compute capability -> nvmlDeviceArchitecture_t, of the products of NVIDIA's public table.
+ARCHITECTURES = {
+    "3.7": 2,
+    "5.2": 3,
+    "6.1": 4,
+    "7.0": 5,
+    "7.5": 6,
+    "8.0": 7,
+    "8.6": 7,
+    "8.7": 7,
+    "8.9": 8,
+    "9.0": 9,
+    "10.0": 10,
+    "11.0": 10,
+    "12.0": 10,
+}
+
+
+def unprofiled_host() -> Host:
+    """Return a host with a GPU without profile for each compute capability."""
+    host = unknown_host()
+    [gpu] = host.nvml.gpus
+    gpus = [
+        gpu.model_copy(update={"compute_capability": capability, "minor": minor})
+        for minor, capability in enumerate(ARCHITECTURES)
+    ]
+    return with_nvml(host, gpus=gpus).model_copy(update={"name": "unprofiled"})
+
+
 HOSTS: dict[str, Callable[[], Host]] = {
     "a100": a100_host,
     "mig": mig_host,
     "unknown": unknown_host,
+    "unprofiled": unprofiled_host,
 }
 
 
@@ -416,6 +446,18 @@ def test_what_is_not_known_is_not_supported(
     with pytest.raises(pynvml.NVMLError_NotSupported):
         api.nvmlDeviceGetTemperature(gpu, 0)
     assert api.nvmlDeviceGetName(gpu) == "NVIDIA Of Tomorrow"
+
+
+def test_the_architecture_follows_from_the_compute_capability(
+    compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
+) -> None:
+    """A GPU without a profile has the architecture of its compute capability: `nvidia-smi topo -m`
+    ends without it.
+    """
+    api = ask(compiled("unprofiled"))
+    gpus = [api.nvmlDeviceGetHandleByIndex(index) for index in range(len(ARCHITECTURES))]
+    found = [api.nvmlDeviceGetArchitecture(gpu) for gpu in gpus]
+    assert dict(zip(ARCHITECTURES, found, strict=True)) == ARCHITECTURES
 
 
 #: Structures of nvml/abi.h, and what they are in nvidia-ml-py.

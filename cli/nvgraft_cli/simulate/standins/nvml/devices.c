@@ -143,9 +143,38 @@ NVML nvmlDeviceGetBrand(struct device *device, unsigned *brand) {
   return put(brand, device->gpu->brand);
 }
 
+/* nvmlDeviceArchitecture_t */
+enum { KEPLER = 2, MAXWELL, PASCAL, VOLTA, TURING, AMPERE, ADA, HOPPER, BLACKWELL };
+
+/* Return the architecture of a GPU: the compute capability tells it where no profile does. */
+static int64_t architecture_of(const struct sim_gpu *gpu) {
+  if (gpu->architecture != SIM_UNKNOWN)
+    return gpu->architecture;
+  switch (gpu->compute_major) {
+  case 3:
+    return KEPLER;
+  case 5:
+    return MAXWELL;
+  case 6:
+    return PASCAL;
+  case 7:
+    return gpu->compute_minor < 5 ? VOLTA : TURING;
+  case 8:
+    return gpu->compute_minor < 9 ? AMPERE : ADA;
+  case 9:
+    return HOPPER;
+  case 10:
+  case 11:
+  case 12:
+    return BLACKWELL;
+  default:
+    return SIM_UNKNOWN;
+  }
+}
+
 NVML nvmlDeviceGetArchitecture(struct device *device, unsigned *architecture) {
   NEED_DEVICE(device);
-  return put(architecture, device->gpu->architecture);
+  return put(architecture, architecture_of(device->gpu));
 }
 
 NVML nvmlDeviceGetCudaComputeCapability(struct device *device, int *major, int *minor) {

@@ -74,15 +74,13 @@ NVML nvmlDeviceGetSramEccErrorStatus(struct device *device, struct sram_ecc_v1 *
 
 /* ---- pages and rows */
 
-enum { ARCHITECTURE_VOLTA = 5, ARCHITECTURE_AMPERE = 7 };
-
 static int retires_pages(const struct sim_gpu *gpu) {
-  return has_ecc(gpu) && gpu->architecture != SIM_UNKNOWN &&
-         gpu->architecture < ARCHITECTURE_AMPERE;
+  int64_t architecture = architecture_of(gpu);
+  return has_ecc(gpu) && architecture != SIM_UNKNOWN && architecture < AMPERE;
 }
 
 static int remaps_rows(const struct sim_gpu *gpu) {
-  return has_ecc(gpu) && gpu->architecture >= ARCHITECTURE_AMPERE;
+  return has_ecc(gpu) && architecture_of(gpu) >= AMPERE;
 }
 
 NVML nvmlDeviceGetRetiredPages(struct device *device, unsigned cause, unsigned *count,

@@ -257,11 +257,9 @@ NVML nvmlDeviceGetNvLinkErrorCounter(struct device *device, unsigned number, uns
 
 /* ---- the fabric of NVSwitches, of which GPUs know since Hopper */
 
-enum { ARCHITECTURE_HOPPER = 9 };
-
 static int read_fabric(struct device *device, struct fabric_info *info) {
   enum { IN_PROGRESS = 2, COMPLETED = 3 };
-  if (!simulated.has_fabric || device->gpu->architecture < ARCHITECTURE_HOPPER)
+  if (!simulated.has_fabric || architecture_of(device->gpu) < HOPPER)
     return NOT_SUPPORTED;
   memset(info, 0, sizeof *info);
   info->state = sim_failures.fabric_down ? IN_PROGRESS : COMPLETED;
