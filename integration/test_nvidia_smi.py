@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pynvml
 import pytest
 
-from containers import Bundle, Run, environment
+from containers import CONFIG_TOML, Bundle, Run, environment
 from harness import CHECKOUT
 from nvgraft_cli.simulate.standins import entry_points
 from nvgraft_specs import gallery
@@ -60,14 +60,28 @@ def with_nvidia_smi(release: str, host: str) -> str:
     return f"cp {DRIVER_PACKAGES / release / SMI} {place}"
 
 
-def smi(bundle: Bundle, release: str, host: str, script: str, devices: str) -> Run:
-    """Run a script in a container whose nvidia-smi is the packaged one."""
+def smi(
+    bundle: Bundle, release: str, host: str, script: str, devices: str, prepare: str = "true"
+) -> Run:
+    """Run a script in a container whose nvidia-smi is the packaged one, after a command on the
+    host.
+    """
     bundle.edit(
         environment(
             f"NVIDIA_VISIBLE_DEVICES={devices}", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         )
     )
-    return bundle.run(script, prepare=with_nvidia_smi(release, host), host=host)
+    prepare = f"{with_nvidia_smi(release, host)} && {prepare}"
+    return bundle.run(script, prepare=prepare, host=host)
+
+
+#: The user as whom the hook asks NVML.
+AS_ROOT = 'user = "root:root"'
+
+
+def set_option(line: str) -> str:
+    """Return the command that adds a line to [nvidia-container-cli] of config.toml."""
+    return f"sed -i '/^.nvidia-container-cli/a {line}' {CONFIG_TOML}"
 
 
 #: Each part is a view of nvidia-smi, and its exit code.
@@ -177,6 +191,41 @@ def test_a_container_without_gpus_has_none(bundle: Bundle, tmp_path: Path) -> No
     host = host_with("trixie", HOSTS["trixie"], tmp_path)
     done = smi(bundle, "trixie", host, "nvidia-smi; echo $?", "none")
     assert done.stdout == "No devices were found\n6\n", done.stderr
+
+
+@pytest.mark.requires("driver-packages")
+@pytest.mark.parametrize("release", HOSTS)
+@pytest.mark.parametrize(
+    ("prepare", "words", "code"),
+    [
+        (
+            set_option("no-cgroups = true"),
+            "Failed to initialize NVML: Unknown Error",
+            255,
+        ),
+        (
+            # The hook asks NVML as root here; the container's user is another one.
+            f"chmod 660 /dev/nvidiactl; {set_option(AS_ROOT)}",
+            "Failed to initialize NVML: Insufficient Permissions",
+            4,
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_the_words_that_users_know(
+    release: str, prepare: str, words: str, code: int, bundle: Bundle, tmp_path: Path
+) -> None:
+    """A device cgroup without rules, and a node of another mode for a user, fail as they do on real
+    nodes.
+    """
+    host = host_with(release, HOSTS[release], tmp_path)
+
+    def as_nobody(config: dict[str, Any]) -> None:
+        config["process"]["user"] = {"uid": 65534, "gid": 65534}
+
+    if code == 4:
+        bundle.edit(as_nobody)
+    done = smi(bundle, release, host, "nvidia-smi; echo $?", "all", prepare)
+    assert done.stdout.splitlines() == [words, str(code)], done.stderr
 
 
 @pytest.mark.requires("driver-packages")
