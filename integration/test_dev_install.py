@@ -106,6 +106,7 @@ def test_every_path_that_users_rely_on_is_there(installed: Installed) -> None:
     shells find their pages.
     """
     paths = [*installed.prefix.glob("bin/*"), *installed.prefix.glob("lib/nvgraft/*")]
+    paths += installed.prefix.glob("lib/systemd/system/*")
     paths += [path for path in installed.prefix.glob("share/*/**/*") if path.is_file()]
     commands = [name for group in GROUPS.values() for name, (module, _) in group.items() if module]
     assert sorted(str(path.relative_to(installed.prefix)) for path in paths) == [
@@ -122,6 +123,7 @@ def test_every_path_that_users_rely_on_is_there(installed: Installed) -> None:
         "lib/nvgraft/docs",
         "lib/nvgraft/hook",
         "lib/nvgraft/nvgraft-cdi-hook",
+        "lib/systemd/system/nvgraft-cdi-refresh.service",
         "share/bash-completion/completions/nvgraft",
         "share/fish/vendor_completions.d/nvgraft.fish",
         *sorted(
@@ -242,10 +244,14 @@ def test_installing_again_replaces_what_was_there(installed_twice: Path) -> None
         "bin/nvgraft-runtime",
         *(f"bin/{name}" for name in names),
         "lib/nvgraft",
+        "lib/systemd",
         *(f"share/{name}" for name in ("bash-completion", "fish", "man", "zsh")),
     ]
     assert not list((installed_twice / "share").rglob(".*"))
-    assert sorted(path.name for path in (installed_twice / "lib").iterdir()) == ["nvgraft"]
+    left = sorted(path.name for path in (installed_twice / "lib").iterdir())
+    assert left == ["nvgraft", "systemd"]
+    (unit,) = (installed_twice / "lib/systemd/system").iterdir()
+    assert f"\nExecStart={installed_twice}/bin/nvgraft cdi refresh --watch" in unit.read_text()
 
 
 @pytest.mark.requires("gcc")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -452,7 +453,9 @@ def test_a_snapshot_has_all_that_a_specification_needs(
         NOT_RECORDED[name]
         + "/lib/firmware/updates/6.1.0/nvidia/other/gsp.bin\n/dev/dri/card0 char 226:0"
     )
-    monkeypatch.setattr("nvgraft.host.live.read_live_host", lambda _: snapshot_host(document))
+    monkeypatch.setattr(
+        "nvgraft.host.live.read_live_host", lambda *_, **__: snapshot_host(document)
+    )
     monkeypatch.setenv("PATH", OFFLINE_PATH)
     path = tmp_path / "host.json"
     assert main(["snapshot", "-o", str(path)]) == 0
@@ -585,3 +588,238 @@ def test_a_command_line_that_writes_a_file_is_confined(tmp_path: Path) -> None:
     assert (to_stdout.returncode, "debug: confined" in to_stdout.stderr) == (0, True)
     assert (to_file.returncode, "debug: confined" in to_file.stderr) == (0, True)
     assert (tmp_path / "nvidia.yaml").read_text() == to_stdout.stdout
+
+
+# ---- other modes, roots, hooks
+
+
+def generated(capsys: Captured, *words: str, code: int = 0) -> Document:
+    """Return what `cdi generate` writes, after checks against CDI's schema and the reader."""
+    assert main(["cdi", "generate", "--format", "json", *words]) == code
+    out = capsys.readouterr().out
+    document: Document = json.loads(out)
+    parse_specification(out.encode(), "spec")
+    check_schema(document)
+    return document
+
+
+def saved(path: Path, lines: str) -> str:
+    """Write a small host with ``lines`` of its tree, and return the path of its document."""
+    path.write_text(json.dumps(small_host(lines)))
+    return str(path)
+
+
+COMPONENTS = """
+/dev/nvidia-fs0 char 240:0
+/dev/nvidia-fs1 char 240:1
+/run/udev/
+/etc/cufile.json
+/dev/infiniband/uverbs0 char 231:192
+/dev/infiniband/rdma_cm char 10:58
+/dev/infiniband/umad0 char 231:0
+/dev/gdrdrv char 241:0
+/dev/nvidia-nvswitchctl char 242:255
+/dev/nvidia-caps-imex-channels/channel0 char 243:0
+/dev/nvidia-caps-imex-channels/channel7 char 243:7
+/dev/nvidia-caps/nvidia-cap1 char 244:1
+/dev/nvidia-nvlink char 245:0
+/usr/bin/nvidia-smi mode=0755
+/usr/bin/nvidia-xconfig mode=0755
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "devices", "mounts"),
+    [
+        (
+            "gds",
+            "nvidia.com/gds",
+            {"all": ["/dev/nvidia-fs0", "/dev/nvidia-fs1"]},
+            ["/etc/cufile.json", "/run/udev"],
+        ),
+        (
+            "mofed",
+            "nvidia.com/mofed",
+            {"all": ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"]},
+            [],
+        ),
+        ("gdrcopy", "nvidia.com/gdrcopy", {"all": ["/dev/gdrdrv"]}, []),
+        ("nvswitch", "nvidia.com/nvswitch", {"all": ["/dev/nvidia-nvswitchctl"]}, []),
+        (
+            "imex",
+            "nvidia.com/imex-channel",
+            {
+                "0": ["/dev/nvidia-caps-imex-channels/channel0"],
+                "7": ["/dev/nvidia-caps-imex-channels/channel7"],
+                "all": [f"/dev/nvidia-caps-imex-channels/channel{n}" for n in (0, 7)],
+            },
+            [],
+        ),
+        (
+            "management",
+            "management.nvidia.com/gpu",
+            {
+                "all": [
+                    "/dev/nvidia0",
+                    "/dev/nvidiactl",
+                    "/dev/nvidia-caps-imex-channels/channel0",
+                    "/dev/nvidia-caps-imex-channels/channel7",
+                    "/dev/nvidia-caps/nvidia-cap1",
+                ]
+            },
+            [],
+        ),
+    ],
+)
+def test_devices_of_other_modes(
+    mode: str,
+    kind: str,
+    devices: dict[str, list[str]],
+    mounts: list[str],
+    tmp_path: Path,
+    capsys: Captured,
+) -> None:
+    """Each mode has the nodes and files of its component, and its kind; a hook of the engine leaves
+    the container alone.
+    """
+    host = saved(tmp_path / "host.json", COMPONENTS)
+    document = generated(capsys, "--host", host, "--mode", mode)
+    assert document["kind"] == kind
+    assert {
+        device["name"]: [node["path"] for node in device["containerEdits"]["deviceNodes"]]
+        for device in document["devices"]
+    } == devices
+    assert "NVIDIA_VISIBLE_DEVICES=void" in document["containerEdits"]["env"]
+    for device in document["devices"]:
+        found = [mount["hostPath"] for mount in device["containerEdits"].get("mounts", ())]
+        assert found == mounts
+    (tmp_path / "none.json").write_text(json.dumps({**small_host(), "files": {}}))
+    assert main(["cdi", "generate", "--host", str(tmp_path / "none.json"), "--mode", mode]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("nvgraft: detection error: ")
+
+
+def test_a_management_container_has_the_drivers_files(tmp_path: Path, capsys: Captured) -> None:
+    """A management container gets the driver's libraries and programs, nothing for graphics, and
+    may make device nodes.
+    """
+    host = saved(tmp_path / "host.json", COMPONENTS)
+    edits = generated(capsys, "--host", host, "--mode", "management")["containerEdits"]
+    assert [mount["hostPath"] for mount in edits["mounts"]] == [
+        "/usr/bin/nvidia-smi",
+        f"{LIBDIR}/libcuda.so.535.1",
+    ]
+    assert edits["env"][0] == f"NVIDIA_CTK_LIBCUDA_DIR={LIBDIR}"
+    assert [hook["args"][1] for hook in edits["hooks"]] == [
+        "create-symlinks",
+        "enable-cuda-compat",
+        "update-ldcache",
+    ]
+
+
+def test_the_kind_and_the_devices_can_be_chosen(tmp_path: Path, capsys: Captured) -> None:
+    """Vendor and class of the kind, and the device all, are the user's choice."""
+    host = saved(tmp_path / "host.json", "")
+    words = ["--host", host, "--vendor", "example.com", "--class", "a.b", "--no-all-device"]
+    document = generated(capsys, *words, "--device-name-strategy", "type-index")
+    assert document["kind"] == "example.com/a.b"
+    assert document["cdiVersion"] == "0.6.0"
+    assert [device["name"] for device in document["devices"]] == ["gpu0"]
+
+
+def test_hooks_that_are_left_out(tmp_path: Path, capsys: Captured) -> None:
+    """Single steps of the hooks can be left out, or all of them."""
+    host = saved(tmp_path / "host.json", "")
+    words = ["--disable-hook", "enable-cuda-compat", "--disable-hook", "update-ldcache"]
+    document = generated(capsys, "--host", host, *words)
+    assert [hook["args"][1] for hook in document["containerEdits"]["hooks"]] == [
+        "create-symlinks",
+        "disable-device-node-modification",
+        "update-application-profile",
+    ]
+    document = generated(capsys, "--host", host, "--disable-hook", "all")
+    assert "hooks" not in document["containerEdits"]
+
+
+def test_one_hook_of_nvgraft(tmp_path: Path, capsys: Captured) -> None:
+    """nvgraft's own program takes all steps in one process, with an environment of its own; with
+    cdi-hooks = "each" there is a hook for each step.
+    """
+    host = saved(tmp_path / "host.json", "")
+    (hook,) = generated(capsys, "--host", host, "--hooks", "nvgraft")["containerEdits"]["hooks"]
+    assert hook["path"].endswith("/bin/nvgraft-cdi-hook")
+    assert hook["args"][:2] == ["nvgraft-cdi-hook", "steps"]
+    steps = " ".join(hook["args"][2:]).split(" -- ")
+    each = generated(capsys, "--host", host)["containerEdits"]["hooks"]
+    assert steps == [" ".join(other["args"][1:]) for other in each]
+    assert hook["env"] == ["NVIDIA_CTK_DEBUG=false"]
+    config = tmp_path / "config.toml"
+    config.write_text('[nvgraft]\ncdi-hooks = "each"\n')
+    words = ["--hooks", "nvgraft", "--nvidia-cdi-hook-path", "/opt/h", "--config", str(config)]
+    hooks = generated(capsys, "--host", host, *words)["containerEdits"]["hooks"]
+    assert [hook["args"][1:] for hook in hooks] == [hook["args"][1:] for hook in each]
+    assert {hook["path"] for hook in hooks} == {"/opt/h"}
+    config.write_text("")
+    (hook,) = generated(capsys, "--host", host, *words)["containerEdits"]["hooks"]
+    assert hook["args"][:4] == ["h", "--config", str(config), "steps"]
+
+
+def test_device_nodes_below_another_root(tmp_path: Path, capsys: Captured) -> None:
+    """With a root of device nodes they have a path on the host, which CDI knows since 0.5.0."""
+    host = saved(tmp_path / "host.json", "")
+    words = ["--host", host, "--device-name-strategy", "type-index"]
+    document = generated(capsys, *words, "--dev-root", "/run/driver/")
+    assert document["cdiVersion"] == "0.5.0"
+    (node,) = document["devices"][0]["containerEdits"]["deviceNodes"]
+    assert (node["path"], node["hostPath"]) == ("/dev/nvidia0", "/run/driver/dev/nvidia0")
+    document = generated(capsys, *words, "--dev-root", "/")
+    assert "hostPath" not in document["devices"][0]["containerEdits"]["deviceNodes"][0]
+    assert main(["cdi", "generate", *words, "--driver-root", "/x"]) == 2
+    assert "--driver-root: the recorded host has its own" in capsys.readouterr().err
+
+
+@pytest.mark.requires("root")
+def test_the_roots_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """Device nodes are looked for below the driver root, as by the reference, or below the root
+    that is named; the files are always those of the driver root.
+    """
+    root, nodes = tmp_path / "driver", tmp_path / "nodes"
+    for directory, number in ((root, 0), (nodes, 1)):
+        (directory / "dev").mkdir(parents=True)
+        os.mknod(directory / "dev/gdrdrv", 0o660 | stat.S_IFCHR, os.makedev(241, number))
+    words = ["--mode", "gdrcopy", "--driver-root", str(root)]
+
+    def node(*more: str) -> tuple[str, int]:
+        (found,) = generated(capsys, *words, *more)["devices"][0]["containerEdits"]["deviceNodes"]
+        return found.get("hostPath", ""), found.get("minor", 0)
+
+    assert node() == (f"{root}/dev/gdrdrv", 0)
+    assert node("--dev-root", str(nodes)) == (f"{nodes}/dev/gdrdrv", 1)
+    (root / "dev/gdrdrv").unlink()
+    assert main(["cdi", "generate", *words]) == 1
+    error = capsys.readouterr().err
+    assert f"nodes in {root}/dev, or name the root of the nodes: --dev-root /" in error
+    assert main(["cdi", "generate", *words, "--dev-root", f"{root}/none"]) == 1
+    assert f"open failed: {root}/none: no such file" in capsys.readouterr().err
+
+
+def test_a_tegra_board(tmp_path: Path, capsys: Captured) -> None:
+    """Of a Tegra board the base CSV files say what its one device needs."""
+    directory = "/etc/nvidia-container-runtime/host-files-for-container.d"
+    document = hosts.host(
+        f"""
+/etc/nv_tegra_release
+/dev/nvhost-gpu char 510:0
+/usr/lib/aarch64-linux-gnu/tegra/libcuda.so.1.1
+{directory}/devices.csv
+""",
+        gpus=[],
+    )
+    document["files"][f"{directory}/devices.csv"] |= {"content": "dev, /dev/nvhost-gpu\n"}
+    path = tmp_path / "host.json"
+    path.write_text(json.dumps(document))
+    written = generated(capsys, "--host", str(path), "--mode", "csv")
+    assert [device["name"] for device in written["devices"]] == ["0", "all"]
+    (node,) = written["devices"][0]["containerEdits"]["deviceNodes"]
+    assert node["path"] == "/dev/nvhost-gpu"

@@ -1,4 +1,4 @@
-"""``nvgraft cdi list``, ``validate`` and ``transform root``."""
+"""``nvgraft cdi list``, ``validate``, ``transform root`` and ``refresh``."""
 
 import json
 import os
@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from nvgraft.base.errors import Refusal
 from nvgraft.cdi.checking import spec_of
-from nvgraft_cli.cdi import validate
-from nvgraft_cli.cdi.transform import replace_root, with_root
+from nvgraft_cli.cdi import refresh, validate
+from nvgraft_cli.cdi.roots import replace_root, with_root
+from nvgraft_cli.inventory import watcher
 from nvgraft_cli.shell.main import main
 from nvgraft_specs.models.cdi import CdiCheck, CdiDevices
 
@@ -386,3 +388,89 @@ def test_transform_root_of_something_else(tmp_path: Path, capsys: Captured) -> N
     )
     assert out == ""
     assert err.startswith(f"nvgraft cdi: {path}:4: devices: invalid spec, no devices | ")
+
+
+# ---- refresh
+
+
+@pytest.fixture
+def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts of this machine's specification, in the order in which they are asked for."""
+    written = ["---\nfirst\n"]
+    monkeypatch.setattr(refresh, "specification_now", lambda _args, form: written[-1] + form)
+    monkeypatch.setattr(refresh, "require_root", lambda: None)
+    return written
+
+
+def test_refresh_writes_what_has_changed(
+    texts: list[str], tmp_path: Path, capsys: Captured
+) -> None:
+    """The file and its directory are made, readable for all; a file that is up to date is not
+    touched, and another one is replaced as a whole.
+    """
+    path = tmp_path / "cdi/nvidia.json"
+    umask = os.umask(0o077)
+    try:
+        ran(capsys, "refresh", path)
+    finally:
+        os.umask(umask)
+    assert path.read_text() == "---\nfirst\njson"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    before = path.stat()
+    assert ran(capsys, "refresh", path) == ("", "")
+    assert path.stat() == before
+    texts.append("second\n")
+    out, err = ran(capsys, "refresh", path)
+    assert (out, err) == ("", f"nvgraft cdi: written: file={path} bytes=11\n")
+    assert path.read_text() == "second\njson"
+    assert path.stat().st_ino != before.st_ino
+    assert os.listdir(path.parent) == ["nvidia.json"]
+
+
+def test_refresh_of_a_machine_without_a_driver(
+    texts: list[str], tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a driver the refusal is printed, the exit code is 1, and the file stays."""
+    path = tmp_path / "nvidia.yaml"
+    path.write_text("before")
+
+    def refuse(*_: object) -> str:
+        raise Refusal("detection", "no devices", "fix")
+
+    monkeypatch.setattr(refresh, "specification_now", refuse)
+    assert ran(capsys, "refresh", path, code=1)[1] == (
+        "nvgraft: detection error: no devices | fix\n"
+    )
+    assert path.read_text() == "before"
+
+
+def test_refresh_where_nothing_can_be_written(
+    texts: list[str], tmp_path: Path, capsys: Captured
+) -> None:
+    """A file that cannot be written is one line and exit code 2."""
+    (tmp_path / "file").touch()
+    err = ran(capsys, "refresh", tmp_path / "file/nvidia.yaml", code=2)[1]
+    assert err.startswith(f"nvgraft cdi: {tmp_path}/file")
+    assert len(err.splitlines()) == 1
+
+
+def test_refresh_goes_on_with_the_watcher(
+    texts: list[str], tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --watch the file is written after each reading of the watcher."""
+    path = tmp_path / "nvidia.yaml"
+
+    class Watcher:
+        def __init__(self, *given: Any) -> None:
+            assert given[:3] == (None, 5.0, 0.0)
+            self.follow_up = given[4]
+
+        async def run(self) -> None:
+            self.follow_up()
+            assert path.read_text() == "---\nfirst\nyaml"
+            texts.append("second\n")
+            self.follow_up()
+
+    monkeypatch.setattr(watcher, "Watcher", Watcher)
+    ran(capsys, "refresh", "--watch", "--check", "5", "--ask", "0", path)
+    assert path.read_text() == "second\nyaml"

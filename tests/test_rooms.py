@@ -41,7 +41,7 @@ ALLOWED = {
         "install": "",
         "simulate": "shell simulate/standins",
         "simulate/standins": "",
-        "cdi": "case shell",
+        "cdi": "case inventory register shell",
         "container_cli": "",
         "diff": "case case/image shell",
         "docker_v1": "",

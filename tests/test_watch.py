@@ -18,6 +18,7 @@ from nvgraft.request.config import Config
 from nvgraft.system import keep
 from nvgraft_cli.inventory import uevents, watcher
 from nvgraft_cli.shell import logs
+from nvgraft_cli.shell.errors import InputError
 
 NULL = b"change@/devices/virtual/mem/null\0ACTION=change\0DEVPATH=/devices/virtual/mem/null\0SUBSYSTEM=mem\0SYNTH_UUID=0\0MAJOR=1\0MINOR=3\0DEVNAME=null\0DEVMODE=0666\0SEQNUM=39841\0"
 MODULE = b"add@/module/nvidia_uvm\0ACTION=add\0DEVPATH=/module/nvidia_uvm\0SUBSYSTEM=module\0SEQNUM=5012\0"
@@ -95,6 +96,7 @@ class Scene:
         self.logged: list[Mapping[str, object]] = []
         self.heard = 0
         self.deaf: Exception | None = None
+        self.follow_up: Callable[[], None] = lambda: None
         monkeypatch.setattr(uevents, "listening", self.listening)
         monkeypatch.setattr(watcher, "hook_config", lambda _path: Config(**machine.settings))
         for name in ("QUIET", "PAUSE"):
@@ -143,7 +145,8 @@ class Scene:
         """Run the watcher beside the coroutine function ``script``, and end it as systemd does."""
 
         async def both() -> None:
-            running = asyncio.create_task(watcher.Watcher(None, check, ask, logs.get()).run())
+            watching = watcher.Watcher(None, check, ask, logs.get(), self.follow_up)
+            running = asyncio.create_task(watching.run())
             await self.until("start")
             try:
                 await script()
@@ -335,5 +338,44 @@ def test_a_changed_config_toml_is_used_by_the_next_check(scene: Scene) -> None:
         scene.machine.settings["cli_environment"] = ("A=b",)
         await scene.until("no inventory is kept")
         assert scene.machine.origin() == "from the kept inventory"
+
+    scene.play(script, check=0.02)
+
+
+def test_what_follows_a_reading(scene: Scene) -> None:
+    """The follow-up is called after the reading at the start and after each change. Its error is
+    one line in the log, and each check tries again until it succeeds.
+    """
+    calls: list[int] = []
+
+    def follow_up() -> None:
+        calls.append(scene.machine.queries)
+        if 1 < len(calls) < 5:
+            raise InputError("/run/x: cannot be written | choose another file")
+
+    scene.follow_up = follow_up
+
+    async def script() -> None:
+        assert calls == [1]
+        scene.machine.mig(2, 0)
+        await scene.until("/run/x: cannot be written")
+        await asyncio.sleep(0.3)
+
+    scene.play(script, check=0.02)
+    assert len(calls) == 5
+    assert [line for line in scene.warnings() if "/run/x" in line] == [
+        "nothing is written: /run/x: cannot be written | choose another file"
+    ]
+
+
+def test_nothing_follows_a_failed_reading(scene: Scene) -> None:
+    """While the driver fails, nothing is written: what was written before stays."""
+    calls: list[None] = []
+    scene.follow_up = lambda: calls.append(None)
+
+    async def script() -> None:
+        scene.machine.remove("proc/driver/nvidia/version")
+        await scene.until("nvgraft: initialization error: nvml error: driver not loaded")
+        assert len(calls) == 1
 
     scene.play(script, check=0.02)

@@ -1,25 +1,77 @@
 """The arguments that commands about CDI specifications share."""
 
 import argparse
-import os
 from collections.abc import Sequence
 
 from nvgraft_cli.case.hosts import read_configuration
-from nvgraft_cli.cdi import HOOK
+from nvgraft_cli.cdi import HOOK, MODES, STRATEGIES
 from nvgraft_cli.shell.arguments import add_answer, add_config
-
-_SUFFIXES = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
+from nvgraft_specs import cdi_hooks
+from nvgraft_specs.names import ALL
 
 
 def add_hook_path(parser: argparse.ArgumentParser) -> None:
-    """Add ``--nvidia-cdi-hook-path``."""
+    """Add ``--nvidia-cdi-hook-path``; its default is None."""
     parser.add_argument(
         "--nvidia-cdi-hook-path",
         metavar="PATH",
-        default=HOOK,
         help="the program that the hooks of a CDI specification run; a program named nvidia-ctk "
         f"is called with `hook` as first argument (default: {HOOK})",
     )
+
+
+def add_content(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say what a specification contains."""
+    parser.add_argument(
+        "--mode",
+        metavar="MODE",
+        choices=("auto", *MODES),
+        default="auto",
+        help="which devices: of NVML (nvml), of the CSV files of a Tegra board (csv) or of WSL2"
+        " (wsl); auto, the default: as the host is; management: all nodes of the driver, for"
+        " containers that manage GPUs; or those of a component: gds, mofed, gdrcopy, nvswitch,"
+        " imex",
+    )
+    parser.add_argument(
+        "--device-name-strategy",
+        metavar="NAME",
+        choices=STRATEGIES,
+        action="append",
+        help="name devices by index (0, 0:1), uuid, or type-index (gpu0, mig0:1); may be given "
+        "more than once (default: index and uuid)",
+    )
+    parser.add_argument(
+        "--no-all-device", action="store_true", help="leave out the device all, which has all"
+    )
+    parser.add_argument("--vendor", metavar="NAME", help="of the kind (default: the mode's)")
+    parser.add_argument("--class", metavar="NAME", help="of the kind (default: the mode's)")
+    parser.add_argument(
+        "--driver-root",
+        metavar="DIR",
+        help="where the driver's files are (default: root of config.toml)",
+    )
+    parser.add_argument(
+        "--dev-root",
+        metavar="DIR",
+        help="the directory with the dev of the device nodes (default: the driver root; of a"
+        " recorded host /)",
+    )
+    parser.add_argument(
+        "--hooks",
+        choices=("nvidia", "nvgraft"),
+        default="nvidia",
+        help="whose hooks: nvidia-cdi-hook, once for each step (default), or nvgraft-cdi-hook, once"
+        ' for all steps unless config.toml has cdi-hooks = "each"',
+    )
+    parser.add_argument(
+        "--disable-hook",
+        metavar="STEP",
+        choices=(*cdi_hooks.ALL_STEPS, ALL),
+        action="append",
+        help=f"leave out a step of the hooks ({', '.join(cdi_hooks.ALL_STEPS)}), or all; may be"
+        " given more than once",
+    )
+    add_hook_path(parser)
 
 
 def add_form(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +83,12 @@ def add_form(parser: argparse.ArgumentParser) -> None:
 
 def form(args: argparse.Namespace) -> str:
     """Return the format of a specification: "yaml" or "json"."""
-    suffix = os.path.splitext(args.output or "")[1]
-    return str(args.format or _SUFFIXES.get(suffix, "yaml"))
+    return str(args.format or form_of(args.output or ""))
+
+
+def form_of(path: str) -> str:
+    """Return the format that the name of a file says: "json", or else "yaml"."""
+    return "json" if path.endswith(".json") else "yaml"
 
 
 def add_directories(parser: argparse.ArgumentParser) -> None:

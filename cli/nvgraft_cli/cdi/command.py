@@ -6,6 +6,7 @@ from importlib import import_module
 #: Sub-command -> its module in this package, and its summary.
 _COMMANDS = {
     "generate": ("generate", "write the specification of a host"),
+    "refresh": ("refresh", "keep the specification of this machine up to date"),
     "list": ("listing", "list the devices of all specifications, by which names engines find them"),
     "validate": ("validate", "find what is wrong with specifications"),
     "transform": ("transform", "write a specification for another root"),

@@ -6,15 +6,13 @@ driver root. Its node needs them as the host does.
 """
 
 import argparse
-import posixpath
 import sys
-from collections.abc import Callable
 
-from nvgraft.cdi.edits import STAGE, CdiDevice, CdiEdits, CdiHook, CdiMount, CdiNode, CdiSpec
 from nvgraft.cdi.reader import SpecificationError
 from nvgraft_cli.case.specifications import parse_specification
 from nvgraft_cli.cdi import spec
 from nvgraft_cli.cdi.arguments import add_form, form
+from nvgraft_cli.cdi.roots import with_root
 from nvgraft_cli.shell.arguments import STDIN, source
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs.documents import DocumentError, read_bytes
@@ -70,112 +68,3 @@ def run(args: argparse.Namespace) -> int:
     after = with_root(before, vars(args)["from"], args.to, args.relative_to)
     sys.stdout.write(spec.text(after, form(args)))
     return 0
-
-
-def with_root(before: CdiSpec, old: str, new: str, relative_to: str) -> CdiSpec:
-    """Return the specification with ``new`` in place of the root ``old``.
-
-    :param relative_to: whose paths are changed, "host" or "container".
-    """
-
-    def path(text: str) -> str:
-        return replace_root(text, old, new)
-
-    change = _of_host if relative_to == "host" else _of_container
-    devices = [
-        CdiDevice(device.name, change(device.edits, path), device.annotations)
-        for device in before.devices
-    ]
-    edits = change(before.edits, path)
-    return CdiSpec(before.kind, devices, edits, annotations=before.annotations)
-
-
-def replace_root(path: str, old: str, new: str) -> str:
-    """Return ``path`` with the directory ``new`` in place of ``old``, if it lies there."""
-    root = old.rstrip("/") + "/"
-    if not f"{path}/".startswith(root):
-        return path
-    return posixpath.normpath(posixpath.join(new, f"{path}/".removeprefix(root)))
-
-
-def _of_host(edits: CdiEdits, path: Callable[[str], str]) -> CdiEdits:
-    return _changed(
-        edits,
-        [_node(node, node.path, path(node.host_path or node.path)) for node in edits.nodes],
-        [
-            CdiMount(path(mount.source), mount.target, mount.options, mount.type)
-            for mount in edits.mounts
-        ],
-        # A hook of createContainer runs with the container's paths, its program lies on the host;
-        # one of startContainer is a program of the container.
-        [
-            _hook(
-                hook,
-                hook.path if hook.stage == "startContainer" else path(hook.path),
-                None if hook.stage in _IN_CONTAINER else path,
-            )
-            for hook in edits.hooks
-        ],
-    )
-
-
-def _of_container(edits: CdiEdits, path: Callable[[str], str]) -> CdiEdits:
-    return _changed(
-        edits,
-        [_node(node, path(node.path), node.host_path) for node in edits.nodes],
-        [
-            CdiMount(mount.source, path(mount.target), mount.options, mount.type)
-            for mount in edits.mounts
-        ],
-        [
-            _hook(
-                hook,
-                path(hook.path) if hook.stage == "startContainer" else hook.path,
-                path if hook.stage in _IN_CONTAINER else None,
-            )
-            for hook in edits.hooks
-        ],
-    )
-
-
-#: Stages whose hooks see the container's paths.
-_IN_CONTAINER = (STAGE, "startContainer")
-
-
-def _changed(
-    edits: CdiEdits, nodes: list[CdiNode], mounts: list[CdiMount], hooks: list[CdiHook]
-) -> CdiEdits:
-    return CdiEdits(
-        env=edits.env,
-        nodes=nodes,
-        hooks=hooks,
-        mounts=mounts,
-        gids=edits.gids,
-        net_devices=edits.net_devices,
-        intel_rdt=edits.intel_rdt,
-    )
-
-
-def _node(node: CdiNode, path: str, host_path: str) -> CdiNode:
-    return CdiNode(
-        path,
-        host_path=host_path,
-        type=node.type,
-        major=node.major,
-        minor=node.minor,
-        mode=node.mode,
-        permissions=node.permissions,
-        uid=node.uid,
-        gid=node.gid,
-    )
-
-
-def _hook(hook: CdiHook, program: str, path: Callable[[str], str] | None) -> CdiHook:
-    """Return the hook with another program, and with other paths in its arguments unless ``path``
-    is None.
-    """
-    args = hook.args
-    if path is not None:
-        # A link is TARGET::LINK.
-        args = tuple("::".join(map(path, argument.split("::", 1))) for argument in args)
-    return CdiHook(hook.stage, program, args, hook.env, hook.timeout)

@@ -68,6 +68,10 @@ PAGES = (
     "share/fish/vendor_completions.d",
 )
 
+#: The units of systemd, beside this module and below a prefix. @PREFIX@ in them is the prefix.
+UNITS = ("nvgraft-cdi-refresh.service",)
+UNIT_DIRECTORY = "lib/systemd/system"
+
 #: ``-I``: Python ignores its variables, the user's directory and the working directory. ``-S``: it
 #: runs no .pth files. ``-B``: root writes no byte code at run time; the installer has written it.
 LAUNCHER = """\
@@ -300,6 +304,16 @@ def place_pages(share: str, prefix: str) -> None:
     shutil.rmtree(share)
 
 
+def place_units(prefix: str) -> None:
+    """Write the units of systemd below ``prefix``. None of them is enabled."""
+    target = f"{prefix}/{UNIT_DIRECTORY}"
+    os.makedirs(target, exist_ok=True)
+    for name in UNITS:
+        with open(f"{posixpath.dirname(__file__)}/{name}", encoding="ascii") as file:
+            text = file.read().replace("@PREFIX@", prefix)
+        write_file(f"{target}/{name}", text.encode(), 0o644)
+
+
 def write_file(path: str, data: bytes, mode: int) -> None:
     """Replace a file of root's atomically."""
     draft = f"{posixpath.dirname(path)}/.{posixpath.basename(path)}.new"
@@ -339,7 +353,7 @@ def check_places(prefix: str, python: str) -> None:
             )
     if len(f"#!{python} -ISB") > SHEBANG_LIMIT:
         raise CannotInstall(f"PYTHON={python}: too long for a script's first line")
-    pages = [f"{prefix}/{directory}" for directory in PAGES]
+    pages = [f"{prefix}/{directory}" for directory in (*PAGES, UNIT_DIRECTORY)]
     for path in (f"{prefix}/bin", f"{prefix}/lib", *pages, python):
         owned_by_root(path)
 
@@ -455,6 +469,7 @@ def install(
         check_start(python, stage)
         replace_tree(stage, final, old)
         place_pages(f"{final}/share", prefix)
+        place_units(prefix)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
     hook, cli = f"{final}/hook", f"{final}/cli"

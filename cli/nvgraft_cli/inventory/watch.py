@@ -37,6 +37,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     add_node(parser)
     add_config(parser, "the one that the hook uses")
+    add_intervals(parser)
+    parser.add_argument(
+        "--starts",
+        action="store_true",
+        help="show the starts of containers on this node instead, and what the hook did for each",
+    )
+    add_format(parser, text="format of the log on stderr, or of --starts (default: text)")
+    parser.set_defaults(run=run)
+
+
+def add_intervals(parser: argparse.ArgumentParser) -> None:
+    """Add ``--check`` and ``--ask``."""
     parser.add_argument(
         "--check",
         metavar="SECONDS",
@@ -51,13 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=600.0,
         help="how often to call NVML without a change (default: 600; 0: never)",
     )
-    parser.add_argument(
-        "--starts",
-        action="store_true",
-        help="show the starts of containers on this node instead, and what the hook did for each",
-    )
-    add_format(parser, text="format of the log on stderr, or of --starts (default: text)")
-    parser.set_defaults(run=run)
 
 
 def _seconds(text: str) -> float:

@@ -16,9 +16,10 @@ from nvgraft.base.errors import Refusal
 from nvgraft.host import kept_inventory
 from nvgraft_cli.inventory import uevents
 from nvgraft_cli.inventory.refresh import NotKept, facts, hook_config, refresh
+from nvgraft_cli.shell.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from structlog.typing import FilteringBoundLogger
 
@@ -29,23 +30,38 @@ LONGEST = 10.0
 #: Seconds until the next attempt to listen.
 PAUSE = 5.0
 
+#: What may fail, and is logged once each.
+_READING, _WRITING = "reading", "writing"
+
+#: The reason of a reading after which the follow-up is tried again.
+_AGAIN = "nothing was written"
+
 
 class Watcher:
     """Watch this host and keep its inventory up to date.
 
     :param check: seconds between two checks for changes; 0 for no checks.
     :param ask: seconds between two calls of NVML without a change; 0 for none.
+    :param follow_up: called after each reading, also if its result was not kept. It may raise
+        Refusal, InputError or OSError.
     """
 
     def __init__(
-        self, config: str | None, check: float, ask: float, log: "FilteringBoundLogger"
+        self,
+        config: str | None,
+        check: float,
+        ask: float,
+        log: "FilteringBoundLogger",
+        follow_up: "Callable[[], None]" = lambda: None,
     ) -> None:
         self._config = config
         self._check = check
         self._ask = ask
         self._log = log
+        self._follow_up = follow_up
         self._asked = 0.0
-        self._said = ""
+        #: What failed -> the error that was logged last.
+        self._said: dict[str, str] = {}
         self._reason = "start"
         self._ended = False
         self._wake = asyncio.Event()
@@ -134,22 +150,33 @@ class Watcher:
             if not reason:
                 reason = kept_inventory.state(config)[1]
                 self._log.debug("checked", difference=reason or "none")
+            if not reason and _WRITING in self._said:
+                reason = _AGAIN
             if not reason:
                 return
             self._asked = time.monotonic()
             host = refresh(config)
         except Refusal as refusal:
-            self._complain("this host cannot be read, nothing is kept", refusal.line())
+            self._complain(_READING, "this host cannot be read, nothing is kept", refusal.line())
+            return
         except (NotKept, OSError) as error:
-            self._complain("the result is not kept", str(error))
+            self._complain(_READING, "the result is not kept", str(error))
         else:
-            self._said = ""
-            (self._log.debug if reason == "interval" else self._log.info)(
+            self._said.pop(_READING, None)
+            (self._log.debug if reason in ("interval", _AGAIN) else self._log.info)(
                 "read", reason=reason, **facts(host)
             )
+        try:
+            self._follow_up()
+        except Refusal as refusal:
+            self._complain(_WRITING, "nothing is written", refusal.line())
+        except (InputError, OSError) as error:
+            self._complain(_WRITING, "nothing is written", str(error))
+        else:
+            self._said.pop(_WRITING, None)
 
-    def _complain(self, text: str, error: str) -> None:
+    def _complain(self, what: str, text: str, error: str) -> None:
         """Log a problem once, although every check tries again."""
-        if error != self._said:
+        if error != self._said.get(what):
             self._log.warning(text, error=error)
-        self._said = error
+        self._said[what] = error

@@ -8,6 +8,7 @@ from nvgraft.plan.actions import Plan
 from nvgraft.plan.document import plan_document
 from nvgraft_cli.case.hosts import ask_first
 from nvgraft_cli.case.planning import plan_bundle
+from nvgraft_cli.cdi import HOOK
 from nvgraft_cli.cdi.arguments import add_hook_path
 from nvgraft_cli.shell import logs, refusals, terminal, text
 from nvgraft_cli.shell.arguments import add_answer, add_case
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         # In ASCII: names in an image need not be UTF-8.
         print(json.dumps(document, indent=2))
     elif args.format == "cdi":
-        _print_cdi(plan, args.nvidia_cdi_hook_path)
+        _print_cdi(plan, args.nvidia_cdi_hook_path or HOOK)
     elif refusal is None:
         terminal.show(text.render(plan, colour=terminal.colour()))
     if refusal is not None:

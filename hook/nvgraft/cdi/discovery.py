@@ -17,6 +17,7 @@ from nvgraft.cdi.edits import CdiMount, links_step
 from nvgraft.host.graphics_files import FileFinder
 from nvgraft.host.inventory import read_mig_minors
 from nvgraft_specs import graphics_files as table
+from nvgraft_specs import names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,12 +25,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvgraft.formats.tree import Tree
-    from nvgraft.host.components import Host
+    from nvgraft.host.components import Host, Libraries
     from nvgraft.host.gpus import Gpu, MigDevice
     from nvgraft.host.graphics_files import CharDevice
 
 _BINARIES = (
-    table.XORG_BINARY,
     "nvidia-smi",
     "nvidia-debugdump",
     "nvidia-persistenced",
@@ -68,6 +68,8 @@ _EXPLICIT = (
     "libnvidia-egl-xlib.so",
 )
 
+_VOID = f"{names.VISIBLE_DEVICES}={names.VOID}"
+
 _SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 
 
@@ -99,6 +101,19 @@ class Contents(Value):
         self.nodes = tuple(nodes)
         self.mounts = tuple(mounts)
         self.steps = tuple(steps)
+
+    def __add__(self, other: Contents) -> Contents:
+        return Contents(
+            env=self.env + other.env,
+            nodes=self.nodes + other.nodes,
+            mounts=self.mounts + other.mounts,
+            steps=self.steps + other.steps,
+        )
+
+    def without_steps(self, disabled: Collection[str]) -> Contents:
+        """Return these contents without the steps of these names; "all" stands for every name."""
+        kept = [step for step in self.steps if not {step[0], names.ALL} & set(disabled)]
+        return Contents(env=self.env, nodes=self.nodes, mounts=self.mounts, steps=kept)
 
 
 class FoundDevice(Value):
@@ -228,63 +243,63 @@ def _pci_address(gpu: Gpu) -> str:
     return gpu.bus_id.removeprefix("0000")
 
 
-class Discovery:
-    """Finds what devices of one host need. For the parameters see :func:`discover`.
+class InstalledDriver:
+    """Finds the files of a driver of one version, and the steps that make them usable.
 
+    :param root: the driver root, as the host sees it.
+    :param search_path: the directories of binaries, separated by ``:``.
+    :param kernel: the kernel's release, or "".
     :param features: EXPLICIT_LIBRARIES, NO_SOCKETS.
-    :param proc_tree: the tree with /proc; None if the driver root has it.
+    :param libraries: the host's libraries, if they were selected: their SONAMEs are not read again.
     """
 
     def __init__(
         self,
-        host: Host,
+        finder: FileFinder,
+        root: str,
+        version: str,
         search_path: str,
-        facts: CdiFacts | None,
-        finder: FileFinder | None = None,
+        kernel: str,
         features: Collection[str] = (),
-        proc_tree: Tree | None = None,
+        libraries: Libraries | None = None,
     ) -> None:
-        self._host = host
-        self._proc_tree = proc_tree or host.tree
-        self._finder = finder or FileFinder(host.tree, host.machine, lambda: host.entries)
-        self._tree = self._finder.tree
-        self._root = host.root.rstrip("/")
-        self._version = host.report.driver_version
+        self._finder = finder
+        self._root = root.rstrip("/")
+        self._version = version
         self._search_path = search_path
-        self._facts = facts
+        self._kernel = kernel
         self._features = features
-        self._minors: dict[str, int] | None = None
+        selected = libraries.wide if libraries is not None else ()
+        self._sonames = {library.path: library.soname for library in selected}
 
-    def common(self) -> Contents:
-        """Return what every device needs.
+    def contents(self) -> Contents:
+        """Return all files but those of graphics.
 
         :raises Refusal: see :func:`discover`.
         """
         directories = self._driver_directories()
-        graphics, links = self._finder.graphics_files(self._version)
         libraries = self._libraries(directories)
         return Contents(
-            env=[
-                f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(directories)}",
-                "NVIDIA_VISIBLE_DEVICES=void",
-            ],
-            nodes=self._finder.char_devices(CONTROL_NODES),
+            env=[f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(directories)}"],
             mounts=[
-                *(self._mount(mount.path, mount.target) for mount in graphics),
                 *map(self._mount, libraries),
                 *(() if NO_SOCKETS in self._features else self._sockets()),
                 *self._firmware(),
-                *self._binaries(),
+                *self._binaries(_BINARIES),
             ],
             steps=[
-                *links_step(links),
-                *links_step(link for path in libraries for link in library_links(self._tree, path)),
+                *links_step(self._library_links(libraries)),
                 ("enable-cuda-compat", f"--host-driver-version={self._version}"),
                 *cache_step(libraries),
                 ("disable-device-node-modification",),
-                ("update-application-profile",),
             ],
         )
+
+    def graphics(self) -> tuple[list[CdiMount], list[str]]:
+        """Return the files of graphics, and links to them as ``TARGET::LINK``."""
+        files, links = self._finder.graphics_files(self._version)
+        mounts = [self._mount(mount.path, mount.target) for mount in files]
+        return [*mounts, *self._binaries([table.XORG_BINARY])], links
 
     def _mount(
         self, path: str, target: str | None = None, options: tuple[str, ...] = table.OPTIONS
@@ -317,10 +332,8 @@ class Discovery:
         return list(dict.fromkeys(self._finder.find(path)[0] for path in files))
 
     def _library_links(self, libraries: Iterable[str]) -> Iterator[str]:
-        selected = self._host.libraries
-        known = {} if selected is None else {item.path: item.soname for item in selected.wide}
         for path in libraries:
-            yield from library_links(self._tree, path, known.get(path))
+            yield from library_links(self._finder.tree, path, self._sonames.get(path))
 
     # ---- services and firmware
 
@@ -332,20 +345,65 @@ class Discovery:
             yield self._mount(_MPS_DIRECTORY, options=_SOCKET_OPTIONS)
 
     def _firmware(self) -> Iterator[CdiMount]:
-        kernel = self._facts.kernel if self._facts is not None else ""
         directories = [
             path
             for top in ("/lib/firmware/updates", "/lib/firmware")
-            for path in (f"{top}/{kernel}" if kernel else top, top)
+            for path in (f"{top}/{self._kernel}" if self._kernel else top, top)
         ]
         return map(
             self._mount, self._finder.matching(directories, f"nvidia/{self._version}/gsp*.bin")
         )
 
-    def _binaries(self) -> Iterator[CdiMount]:
+    def _binaries(self, programs: Iterable[str]) -> Iterator[CdiMount]:
         directories = self._search_path.split(":")
-        for name in _BINARIES:
+        for name in programs:
             yield from map(self._mount, self._finder.first(directories, name, executable=True))
+
+
+class Discovery:
+    """Finds what devices of one host need. For the parameters see :func:`discover`.
+
+    :param features: EXPLICIT_LIBRARIES, NO_SOCKETS.
+    :param proc_tree: the tree with /proc; None if the driver root has it.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        search_path: str,
+        facts: CdiFacts | None,
+        finder: FileFinder | None = None,
+        features: Collection[str] = (),
+        proc_tree: Tree | None = None,
+    ) -> None:
+        self._host = host
+        self._proc_tree = proc_tree or host.tree
+        self._finder = finder or FileFinder(host.tree, host.machine, lambda: host.entries)
+        self._facts = facts
+        self._files = InstalledDriver(
+            self._finder,
+            host.root,
+            host.report.driver_version,
+            search_path,
+            facts.kernel if facts is not None else "",
+            features,
+            host.libraries,
+        )
+        self._minors: dict[str, int] | None = None
+
+    def common(self) -> Contents:
+        """Return what every device needs.
+
+        :raises Refusal: see :func:`discover`.
+        """
+        contents = self._files.contents()
+        graphics, links = self._files.graphics()
+        return Contents(
+            env=[*contents.env, _VOID],
+            nodes=self._finder.char_devices(CONTROL_NODES),
+            mounts=[*graphics, *contents.mounts],
+            steps=[*links_step(links), *contents.steps, ("update-application-profile",)],
+        )
 
     # ---- devices
 

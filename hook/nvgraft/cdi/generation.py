@@ -12,10 +12,10 @@ from __future__ import annotations
 from nvgraft.base.errors import Refusal
 from nvgraft.base.values import Value
 from nvgraft.cdi import platform
+from nvgraft.cdi.classes import gated_devices
 from nvgraft.cdi.discovery import Contents, Discovery
-from nvgraft.cdi.edits import CdiEdits, CdiMount
+from nvgraft.cdi.edits import CdiEdits
 from nvgraft.cdi.specification import edits
-from nvgraft_specs import graphics_files as table
 from nvgraft_specs import names
 
 TYPE_CHECKING = False
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 #: nvcdi-feature-flags of config.toml that switches the groups of device nodes off.
 NO_GROUPS = "no-additional-gids-for-device-nodes"
 
-_ALL_HOOKS = "all"
 _CUDA_LIBRARY = "libcuda.so.1"
 _GENERATORS = "failed to construct device spec generators: "
 _VOID = f"{names.VISIBLE_DEVICES}={names.VOID}"
@@ -161,20 +160,7 @@ def _in_mode(mode: str, work: Callable[[], list[Contents]]) -> list[Contents]:
 
 def _applied(parts: Iterable[Contents], settings: CdiSettings) -> list[CdiEdits]:
     """Return the contents as edits; with hooks that one process takes, all of them at the end."""
-    disabled = settings.disabled_hooks
-    kept = [
-        Contents(
-            env=part.env,
-            nodes=part.nodes,
-            mounts=part.mounts,
-            steps=[
-                step
-                for step in part.steps
-                if step[0] not in disabled and _ALL_HOOKS not in disabled
-            ],
-        )
-        for part in parts
-    ]
+    kept = [part.without_steps(settings.disabled_hooks) for part in parts]
     program = settings.program
     if not program.together:
         return [edits(part, program, groups=settings.groups) for part in kept]
@@ -308,10 +294,8 @@ class _Generator:
 
     def gated(self, gate: str) -> list[Contents]:
         """Return what a gated component needs."""
-        nodes, files = self._source.finder.gated(gate)
-        root = self._source.root.rstrip("/")
-        mounts = [CdiMount(root + path, path, table.OPTIONS) for path in files]
-        return [Contents(nodes=nodes, mounts=mounts), Contents(env=[_VOID])]
+        found = gated_devices(self._source.finder, self._source.root, gate)
+        return [*found.devices.values(), found.common]
 
     def imex(self, channels: Sequence[str]) -> list[Contents]:
         """Return what IMEX channels need."""

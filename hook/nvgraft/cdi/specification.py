@@ -7,6 +7,7 @@ Edits are common or of one device, none is repeated, and lists are sorted (refer
 from __future__ import annotations
 
 from nvgraft.base.values import Value
+from nvgraft.cdi.discovery import Contents
 from nvgraft.cdi.edits import STAGE, CdiDevice, CdiEdits, CdiHook, CdiNode, CdiSpec
 from nvgraft_specs import cdi_hooks
 from nvgraft_specs.graphics_files import NODE_ACCESS
@@ -16,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nvgraft.cdi.discovery import Contents, Discovered, FoundDevice
+    from nvgraft.cdi.discovery import Discovered, FoundDevice
 
 KIND = "nvidia.com/gpu"
 
@@ -48,15 +49,39 @@ def host_spec(discovered: Discovered, strategies: Sequence[str], program: HookPr
     """Return the specification of a host, with an entry for each device and naming strategy, and
     ``all``.
     """
-    common = edits(discovered.common, program)
-    devices = {
-        device_name(device, strategy): edits(device.contents, program)
+    return class_spec(KIND, named_devices(discovered, strategies), discovered.common, program)
+
+
+def named_devices(discovered: Discovered, strategies: Sequence[str]) -> dict[str, Contents]:
+    """Return what each device needs, once for each naming strategy that has a name for it."""
+    return {
+        name: device.contents
         for device in discovered.devices
         for strategy in strategies
+        if (name := device_name(device, strategy))
     }
-    devices.setdefault(ALL, sum(devices.values(), CdiEdits()))
+
+
+def class_spec(
+    kind: str,
+    devices: Mapping[str, Contents],
+    common: Contents,
+    program: HookProgram,
+    *,
+    all_device: bool = True,
+) -> CdiSpec:
+    """Return the specification of the devices of a kind by their names.
+
+    :param all_device: add the device ``all``, which has all others, unless there is one.
+    """
+    named = dict(devices)
+    if all_device:
+        named.setdefault(ALL, sum(devices.values(), Contents()))
+    shared = edits(common, program)
     return sorted_spec(
-        KIND, {name: _without(part, common) for name, part in devices.items()}, common
+        kind,
+        {name: _without(edits(part, program), shared) for name, part in named.items()},
+        shared,
     )
 
 

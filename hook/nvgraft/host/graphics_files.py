@@ -71,12 +71,18 @@ class FileFinder:
     """Finds files of one driver root, live or recorded, by their names.
 
     :param entries: returns the host's loader cache; called when the cache is first needed.
+    :param dev_tree: the tree with /dev; None if the driver root has it.
     """
 
     def __init__(
-        self, tree: Tree, machine: str, entries: Callable[[], Sequence[CacheEntry]]
+        self,
+        tree: Tree,
+        machine: str,
+        entries: Callable[[], Sequence[CacheEntry]],
+        dev_tree: Tree | None = None,
     ) -> None:
         self.tree = tree
+        self._dev = self if dev_tree is None else FileFinder(dev_tree, machine, entries)
         self.machine = machine
         self._read_entries = entries
         self._cached: list[str] | None = None
@@ -146,8 +152,8 @@ class FileFinder:
         devices: dict[str, CharDevice] = {}
         for pattern in patterns:
             directory, _, name = pattern.rpartition("/")
-            for path in self.matching([directory], name):
-                node = self.find(path)[1]
+            for path in self._dev.matching([directory], name):
+                node = self._dev.find(path)[1]
                 if node is not None and node.type == "char" and node.rdev is not None:
                     devices.setdefault(path, CharDevice(path, node.rdev, node.mode, node.gid))
         return list(devices.values())
@@ -297,10 +303,11 @@ class FileFinder:
         that are in ``nodes``.
         """
         directory = table.DRM_LINKS
-        for name in self._matching_names(directory, pattern) if "*" in pattern else [pattern]:
+        finder = self._dev
+        for name in finder._matching_names(directory, pattern) if "*" in pattern else [pattern]:
             path = f"{directory}/{name}"
             try:
-                node = self.tree.lstat(path)
+                node = finder.tree.lstat(path)
             except OSError:
                 continue
             if (

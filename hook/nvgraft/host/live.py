@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvgraft.formats.ldcache_entries import CacheEntry
+    from nvgraft.formats.tree import Tree
     from nvgraft.host.gpus import DriverReport
     from nvgraft.host.graphics_files import FileFinder
     from nvgraft.request.config import Config
@@ -90,9 +91,10 @@ def _read_host(
     )
 
 
-def file_finder(config: Config) -> FileFinder:
+def file_finder(config: Config, dev_tree: Tree | None = None) -> FileFinder:
     """Return a finder of the driver's files by name, which does not ask NVML.
 
+    :param dev_tree: see :class:`nvgraft.host.graphics_files.FileFinder`.
     :raises OSError: the driver root is missing or not a directory.
     """
     from nvgraft.host.graphics_files import FileFinder
@@ -109,7 +111,7 @@ def file_finder(config: Config) -> FileFinder:
         except Refusal:
             return []  # like the reference, which then misses files that only the cache names
 
-    return FileFinder(tree, os.uname().machine, entries)
+    return FileFinder(tree, os.uname().machine, entries, dev_tree)
 
 
 def drm_names(address: str) -> list[str]:
