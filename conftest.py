@@ -27,6 +27,8 @@ RUNSC = CHECKOUT / ".cache/runsc/usr/bin/runsc"
 DRIVER_PACKAGES = CHECKOUT / ".cache/drivers"
 #: CUDA runtimes, by major version, and programs that ask a GPU's driver ("python"), unpacked.
 CUDA_PACKAGES = CHECKOUT / ".cache/cuda"
+#: containerd and Docker of Debian 13, unpacked.
+CDI_ENGINES = CHECKOUT / ".cache/engines"
 IN_CI = os.environ.get("CI") == "true"
 #: Further recorded behaviour and its rigs, which only some checkouts have beside them.
 SHARED_RECORDS = CHECKOUT.parent / "shared" / "reference"
@@ -139,6 +141,7 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "newuidmap": _program("newuidmap"),
     "containerd": _program("containerd"),
     "runsc": lambda: "" if RUNSC.exists() else f"no {RUNSC} here (./dev test)",
+    "cdi-engines": lambda: "" if CDI_ENGINES.exists() else f"no {CDI_ENGINES} here (./dev test)",
     "driver-packages": lambda: (
         "" if (DRIVER_PACKAGES / "trixie").exists() else f"no {DRIVER_PACKAGES} here (./dev test)"
     ),

@@ -1,42 +1,34 @@
-"""podman accepts a CDI specification: a container on a simulated host, without a hook of
-nvgraft.
+"""Engines take CDI specifications: containers on a simulated host, with nvgraft's hook program and
+no program of NVIDIA's toolkit.
+
+podman is this machine's. containerd 1.7 and Docker 26 are those of Debian 13, unpacked by ./dev,
+since the engines of Debian 12 do not know CDI.
 """
 
+import hashlib
+import io
 import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from containers import LOADER_LINE, Bundle, Run, environment
+from containers import HOST, LOADER_LINE, Bundle, Run, environment
+from harness import CHECKOUT
+from nvgraft_specs import gallery
+from test_docker import docker
 from test_engines import PODMAN_RUN
 
-pytestmark = pytest.mark.requires(
-    "root", "runc", "podman", "busybox", "overlayfs", "cgroup-v1", "x86_64"
-)
+pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "cgroup-v1", "x86_64")
 
 PODMAN = (
     "podman --root /run/podman-root --runroot /run/podman-runroot --storage-driver vfs --runtime "
     "/usr/sbin/runc "
     "--cgroup-manager=cgroupfs --hooks-dir /run/none"
 )
-
-#: In place of NVIDIA's program: it makes the links that it is told to make, and records how it was
-#: started.
-CDI_HOOK = r"""
-mkdir -p /run/none /etc/cdi
-cat > /usr/bin/nvidia-cdi-hook <<'SH'
-#!/bin/sh
-echo "$*" >> /run/cdi-hook.log
-bundle=$(sed 's/.*"bundle":"\([^"]*\)".*/\1/')
-root=$(sed 's/.*"root":{"path":"\([^"]*\)".*/\1/' "$bundle/config.json")
-[ "$1" = create-symlinks ] || exit 0
-while [ $# -gt 2 ]; do
-  shift 2
-  link="$root${1##*::}"
-  mkdir -p "${link%/*}" && ln -sf "${1%%::*}" "$link"
-done
-SH
-chmod 755 /usr/bin/nvidia-cdi-hook
-"""
 
 INSIDE = f"""
 ls /dev/nvidia*
@@ -47,54 +39,169 @@ cat /proc/self/mountinfo
 echo variable=$NVIDIA_VISIBLE_DEVICES
 """
 
+#: Ends unless the host is without NVIDIA's toolkit.
+NO_TOOLKIT = "! command -v nvidia-cdi-hook nvidia-ctk nvidia-container-runtime || exit 90"
 
-def run_with(bundle: Bundle, write: str, device: str) -> Run:
-    """Run a container with ``device``, after the shell command ``write`` has written the
-    specification.
+#: containerd and Docker of Debian 13.
+ENGINES = CHECKOUT / ".cache/engines/usr"
+
+IMAGE = "docker.io/library/test:latest"
+
+
+def by_podman(bundle: Bundle, write: str, device: str) -> Run:
+    """Run a container with ``device`` by podman, after the shell command ``write``."""
+    run = f"{PODMAN} {PODMAN_RUN} --rm --device {device} --rootfs {bundle.path}/rootfs sh /inside"
+    return bundle.on_host(f"{NO_TOOLKIT}; mkdir /run/none && {write} && {run}")
+
+
+def by_docker(bundle: Bundle, write: str, device: str) -> Run:
+    """Run a container with ``device`` by Docker 26, after the shell command ``write``."""
+    config = bundle.path / "daemon.json"
+    config.write_text('{"features": {"cdi": true}}')
+    run = f"{write} && docker $run --rm --device {device} image sh /inside"
+    return docker(bundle, run, f"--config-file {config}", path=f"{ENGINES}/bin:{ENGINES}/sbin:")
+
+
+#: Imports the image and runs cri.py, beside a containerd of the test's own.
+CONTAINERD = """
+export PATH={engines}/bin:/usr/sbin:/usr/bin:/sbin:/bin
+cat > /run/containerd.toml <<'TOML'
+version = 2
+root = "/srv/containerd-test/root"
+state = "/run/containerd-test/state"
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.overlayfs",
+  "io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
+[grpc]
+  address = "/run/containerd-test.sock"
+[ttrpc]
+  address = "/run/containerd-test.sock.ttrpc"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{image}"
+  enable_cdi = true
+  disable_apparmor = true
+  disable_hugetlb_controller = true
+  restrict_oom_score_adj = true
+  stream_server_port = "0"
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  snapshotter = "native"
+TOML
+containerd -c /run/containerd.toml > /run/containerd-test.log 2>&1 &
+for _ in $(seq 300); do ctr -a /run/containerd-test.sock version > /dev/null 2>&1 && break; sleep 0.1; done
+mkdir /run/cri-log
+ctr -a /run/containerd-test.sock -n k8s.io images import --snapshotter native {archive} > /dev/null &&
+{python} {client} /run/containerd-test.sock {image} /{name} /run/cri-log {device} sh /inside
+code=$?
+[ $code = 0 ] || tail -n 20 /run/containerd-test.log >&2
+kill $!
+wait $!
+exit $code
+"""
+
+
+def by_containerd(bundle: Bundle, write: str, device: str) -> Run:
+    """Run a container with ``device`` by the CRI of containerd 1.7, as kubelet does, after the
+    shell command ``write``.
     """
-    (bundle.path / "rootfs/look").write_text(INSIDE)
-    run = f"{PODMAN} {PODMAN_RUN} --rm --device {device} --rootfs {bundle.path}/rootfs sh /look"
-    return bundle.on_host(
-        f"{CDI_HOOK}\n{write} && {run}; code=$?; cat /run/cdi-hook.log; exit $code"
+    archive = bundle.path / "image.tar"
+    archive.write_bytes(image_of(bundle.path / "rootfs"))
+    script = CONTAINERD.format(
+        engines=ENGINES,
+        image=IMAGE,
+        archive=archive,
+        python=sys.executable,
+        client=Path(__file__).with_name("cri.py"),
+        name=bundle.name,
+        device=device,
     )
+    try:
+        return bundle.on_host(f"{write} || exit 91\n{script}")
+    finally:
+        # The parent cgroup of the sandbox, in each hierarchy: cgroups are those of this machine.
+        cgroups = ["/sys/fs/cgroup", "-depth", "-type", "d", "-path", f"*/{bundle.name}*"]
+        subprocess.run(["find", *cgroups, "-exec", "rmdir", "{}", "+"], check=True)
 
 
-@pytest.mark.parametrize("form", ["yaml", "json"])
-def test_podman_takes_the_specification_of_a_host(bundle: Bundle, form: str) -> None:
-    """One GPU of two, by its name, brings its node and no other, the driver's files, working
-    programs, and the hook program's links.
+def image_of(rootfs: Path) -> bytes:
+    """Return an archive as of `docker save`, of an image with these files that waits by default."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        tar.add(rootfs, arcname=".")
+    digest = hashlib.sha256(layer.getvalue()).hexdigest()
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {
+            "Cmd": ["sh", "-c", "while :; do sleep 1; done"],
+            "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+        },
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, data in (
+            ("layer.tar", layer.getvalue()),
+            ("config.json", json.dumps(config).encode()),
+            ("manifest.json", json.dumps(manifest).encode()),
+        ):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return archive.getvalue()
+
+
+Engine = Callable[[Bundle, str, str], Run]
+
+
+@pytest.mark.parametrize(
+    ("engine", "form"),
+    [
+        pytest.param(by_podman, "yaml", id="podman", marks=pytest.mark.requires("podman")),
+        pytest.param(by_podman, "json", id="podman-json", marks=pytest.mark.requires("podman")),
+        pytest.param(by_docker, "yaml", id="docker", marks=pytest.mark.requires("cdi-engines")),
+        pytest.param(
+            by_containerd, "yaml", id="containerd", marks=pytest.mark.requires("cdi-engines")
+        ),
+    ],
+)
+def test_an_engine_takes_the_specification_of_a_host(
+    engine: Engine, form: str, bundle: Bundle
+) -> None:
+    """One GPU of two, by its name, brings its node and no other, the driver's files and working
+    programs: nvidia-smi finds that GPU, and the loader finds libcuda by its name.
     """
-    done = run_with(
-        bundle,
-        f"{bundle.installed.cli} cdi generate --output /etc/cdi/nvidia.{form}",
-        "nvidia.com/gpu=0",
-    )
+    (bundle.path / "rootfs/inside").write_text(INSIDE)
+    write = f"{bundle.installed.cli} cdi generate --hooks nvgraft --output /etc/cdi/nvidia.{form}"
+    check = f"{bundle.installed.cli} cdi validate >&2"
+    done = engine(bundle, f"mkdir -p /etc/cdi && {write} && {check}", "nvidia.com/gpu=0")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert {"/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"} <= set(lines)
     assert "/dev/nvidia1" not in lines
     assert "can't open /dev/nvidia0: No such device or address" in done.stdout
-    assert "libcuda.so.1 => /" in done.stdout
+    assert "libcuda.so.1 => /usr/lib/x86_64-linux-gnu/libcuda.so.1" in done.stdout
     assert any(line.split()[4:5] == ["/usr/bin/nvidia-smi"] for line in lines)
+    gpu = json.loads(Path(gallery.path(HOST)).read_text())["nvml"]["gpus"][0]
+    assert [line for line in lines if line.startswith("GPU ")] == [
+        f"GPU 0: {gpu['model']} (UUID: {gpu['uuid']})"
+    ]
     assert "variable=void" in lines
-    assert any(
-        line.startswith("update-ldcache --folder /usr/lib/x86_64-linux-gnu") for line in lines
-    )
 
 
+@pytest.mark.requires("podman")
 def test_podman_takes_the_specification_of_a_plan(bundle: Bundle) -> None:
     """The plan's contents are in the container, at the same places with the same options: both
     GPUs, and the hook program's links.
     """
+    (bundle.path / "rootfs/inside").write_text(INSIDE)
     bundle.edit(
         environment("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
     )
     plan = f"{bundle.installed.cli} plan --bundle {bundle.path}"
-    done = run_with(
-        bundle,
-        f"{plan} --format json > /run/cdi-hook.log && {plan} --format cdi > /etc/cdi/plan.json",
-        "nvgraft/plan=container",
-    )
+    program = f"--nvidia-cdi-hook-path {bundle.installed.prefix}/bin/nvgraft-cdi-hook"
+    write = f"mkdir -p /etc/cdi && {plan} --format cdi {program} > /etc/cdi/plan.json"
+    done = by_podman(bundle, f"{plan} --format json && {write}", "nvgraft/plan=container")
     assert done.returncode == 0, done.stderr
     assert {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"} <= set(done.stdout.splitlines())
     assert "libcuda.so.1 => /" in done.stdout

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.requires(
 #: Runs commands while dockerd runs. A command may use $run, an option list for ``docker run``.
 SCRIPT = """
 D=/srv/docker-test
-export DOCKER_HOST=unix://$D.sock PATH={bin}:/usr/sbin:/usr/bin:/sbin:/bin
+export DOCKER_HOST=unix://$D.sock PATH={path}{bin}:/usr/sbin:/usr/bin:/sbin:/bin
 {bin}/nvgraft register docker > /dev/null || exit 91
 dockerd --data-root $D --exec-root $D.run --pidfile $D.pid --host $DOCKER_HOST --storage-driver=vfs \\
   --iptables=false --ip6tables=false --ip-forward=false --bridge=none --cgroup-parent={name} {options} \\
@@ -44,10 +44,11 @@ COUNT = "sh -c 'grep -c nvidia /proc/self/mountinfo || true'"
 WITHOUT = "0"
 
 
-def docker(bundle: Bundle, commands: str, options: str = "") -> Run:
+def docker(bundle: Bundle, commands: str, options: str = "", path: str = "") -> Run:
     """Run shell commands on a simulated host on which dockerd runs with the bundle's image.
 
     :param options: options of dockerd.
+    :param path: directories with another Docker, each with a colon behind it.
     """
     (bundle.path / "rootfs/look").write_text(LOOK)
     script = SCRIPT.format(
@@ -56,6 +57,7 @@ def docker(bundle: Bundle, commands: str, options: str = "") -> Run:
         rootfs=bundle.path / "rootfs",
         options=options,
         commands=commands,
+        path=path,
     )
     try:
         return bundle.on_host(script)
