@@ -368,6 +368,7 @@ def test_two_refusals_say_so_first(tmp_path: Path, capsys: Captured) -> None:
     assert out.startswith("both refuse: nvgraft: requirement error: unsatisfied condition: cuda>=")
     assert not out.endswith("\nequal\n")
     assert lines_of(out)["driver"] == "460.106.00 → 560.35.03"
+    assert "GPUs" not in lines_of(out)  # no plan was made that names them
     plans = []
     for name in ("one", "two"):
         document = plan_of(tmp_path, "eks-t4") | {"decision": "refuse", "reason": name}
@@ -377,6 +378,18 @@ def test_two_refusals_say_so_first(tmp_path: Path, capsys: Captured) -> None:
     assert capsys.readouterr().out.startswith("both refuse: A: one; B: two\n")
     assert main(["diff", *plans, "--format", "markdown"]) == 1
     assert capsys.readouterr().out.startswith("**both refuse: A: one; B: two**\n")
+
+
+def test_a_container_that_gets_nothing_requests_no_capability(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """The capabilities of a skipped container are known: there are none."""
+    nothing = str(make_bundle(tmp_path / "a", "NVIDIA_VISIBLE_DEVICES=void"))
+    some = str(make_bundle(tmp_path / "b", *EVERYTHING))
+    assert main(["diff", "--host", "eks-t4", nothing, some]) == 1
+    summary = lines_of(capsys.readouterr().out)
+    assert summary["capabilities"].startswith("none → ")
+    assert summary["GPUs"].startswith("none → ")
 
 
 @pytest.mark.parametrize("hosts", [("eks-t4", "mig-h100"), ("mig-h100", "eks-t4"), ("eks-t4",) * 2])

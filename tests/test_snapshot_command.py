@@ -389,6 +389,14 @@ def test_a_driver_without_gpus_answers_what_needs_none(tmp_path: Path, capsys: C
     assert "fact reason" not in out
 
 
+def test_gpus_are_taken_from_a_host_that_has_them(tmp_path: Path, capsys: Captured) -> None:
+    """A document without GPUs cannot give them to another one."""
+    root, new = str(unpack(tmp_path / "driver", "runfile-a10x2")), str(tmp_path / "new.json")
+    assert main(["snapshot", "--root", root, "-o", new]) == 0
+    assert main(["snapshot", "--root", root, "--gpus", new]) == 2
+    assert f"--gpus {new}: this document has no GPUs itself | name" in capsys.readouterr().err
+
+
 def test_a_driver_package_keeps_its_driver_root(tmp_path: Path) -> None:
     """A package for another driver root than / is recorded for that root."""
     package = open_package(str(unpack(tmp_path, "runfile-a10x2")), "/run/nvidia/driver", None)

@@ -262,7 +262,8 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
     side.decision = (document["decision"], document["reason"])
     side.cuda = document["host"].get("cuda_version")
     side.gpus = [""] * len(gpu_nodes(nodes))
-    side.capabilities = document["request"].get("capabilities")
+    skipped = document["decision"] == "skip"  # nothing was requested
+    side.capabilities = document["request"].get("capabilities", [] if skipped else None)
     side.soname_links = {path: {"target": target} for path, target in document["links"].items()}
     side.about = _flat(
         {key: document[key] for key in ("decision", "reason", "host", "request", "target")}

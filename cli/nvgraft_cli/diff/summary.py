@@ -20,6 +20,8 @@ def summarise(a: Side, b: Side) -> Iterator[Summary]:
         ("GPUs", _gpus(a, named=gpus_named), _gpus(b, named=gpus_named)),
         ("capabilities", _capabilities(a), _capabilities(b)),
     ]
+    if all(side.decision is not None and side.decision[0] == "refuse" for side in (a, b)):
+        rows = [row for row in rows if row[0] != "GPUs"]  # no plan was made that names them
     if a.examples is not None and b.examples is not None:
         rows += [
             (f"example {name}", a.examples[name], b.examples[name])

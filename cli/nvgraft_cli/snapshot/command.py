@@ -99,6 +99,11 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.root is not None:
         gpus = None if args.gpus is None else open_host(args.gpus, None)
+        if gpus is not None and not gpus.gpus_known:
+            raise InputError(
+                f"--gpus {args.gpus}: this document has no GPUs itself | name the document of a"
+                " host that has the GPUs"
+            )
         host = open_package(args.root, args.installed_at, None if gpus is None else gpus.facts)
         facts = None if gpus is None else recorded_facts(gpus.document or {})
         level = None if gpus is None else gpus.isa_level
