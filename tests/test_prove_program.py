@@ -88,6 +88,27 @@ def test_what_starts_a_program_gives_it_variables(
     assert f"the container starts it through {Path(args[0]).name}" in proof["notes"]
 
 
+@pytest.mark.parametrize(
+    ("line", "others"),
+    [
+        ("export LD_LIBRARY_PATH=/opt/x", True),
+        ('export LD_LIBRARY_PATH="/opt/x:$LD_LIBRARY_PATH"', True),
+        ("export LD_LIBRARY_PATH=${PLACE}/x", True),
+        ("  export LD_LIBRARY_PATH=/opt/x", False),  # in a condition, perhaps
+        ("export LD_LIBRARY_PATH=$(dirname /opt/x/y)", False),
+        ("LD_LIBRARY_PATH=/opt/x", False),
+        ("export A=$A$A$PLACE\n" * 500, False),
+    ],
+)
+def test_an_entry_point_exports_variables(
+    line: str, others: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """What a script exports for certain before it becomes its arguments counts."""
+    path = made(tmp_path / "b", "PLACE=/opt", args=["/entry.sh", "app"])
+    (tmp_path / "b/rootfs/entry.sh").write_text(f'#!/bin/sh\n{line}\nexec "$@"\n')
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if others else 0)
+
+
 @pytest.mark.parametrize("no_new_privileges", [False, True])
 @pytest.mark.parametrize("mode", [0o4755, 0o2755, 0o755])
 def test_a_program_with_more_rights_ignores_variables(

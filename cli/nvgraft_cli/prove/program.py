@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.bundle import ContainerSide
@@ -20,6 +21,9 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 #: The most programs that start one another.
 _MOST = 16
+#: Variables that a script exports, and characters of such a value before and after a shell
+#: replaces variables in it.
+_MOST_EXPORTS, _WORD_LIMIT = 64, 1024
 #: Bytes of a script that are read.
 _SCRIPT_LIMIT = 1 << 20
 
@@ -46,6 +50,8 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _NOT_PLAIN = re.compile(r"[$`*?\[\]{}~()<>]")
 _SEVERAL = re.compile(r"[;&|\n]")
 _EXEC_ARGUMENTS = re.compile(rb'^[ \t]*exec[ \t]+"\$@"', re.MULTILINE)
+_EXPORT = re.compile(r"^export[ \t]+([A-Za-z_]\w*)=(\S*)[ \t]*$", re.MULTILINE)
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _LOADER = re.compile(r"ld-linux[\w.-]*\.so\.\d+|ld64\.so\.\d+|ld-musl-\w+\.so\.1")
 #: Options of a loader that take a value.
 _LOADER_VALUES = {
@@ -247,10 +253,34 @@ def _of_script(tree: PlannedTree, resolved: str, path: str, start: _Start) -> _S
     if not interpreter:
         return None
     shell = any(posixpath.basename(word) in _SHELLS for word in line[2:].split())
-    if shell and len(start.words) > 1 and _EXEC_ARGUMENTS.search(text):
-        return _Start(start.words[1:], start.environment)
+    becomes = _EXEC_ARGUMENTS.search(text) if shell and len(start.words) > 1 else None
+    if becomes is not None:
+        environment = _exported(text[: becomes.start()], start.environment)
+        return _Start(start.words[1:], environment)
     # The kernel passes what follows the interpreter as one argument.
     return _Start([*(word.strip() for word in interpreter), path], start.environment)
+
+
+def _exported(script: bytes, environment: dict[str, str]) -> dict[str, str]:
+    """Return the variables after the lines of a script that export one for certain.
+
+    Such a line stands alone and is not indented. Of what a shell replaces, only $NAME is followed.
+    """
+    environment = dict(environment)
+    lines = _EXPORT.finditer(script.decode("utf-8", "surrogateescape"))
+    for match in islice(lines, _MOST_EXPORTS):
+        if len(match[2]) > _WORD_LIMIT:
+            continue
+        value = _VARIABLE.sub(
+            lambda name: environment.get(name[1] or name[2], "")[:_WORD_LIMIT], match[2].strip('"')
+        )
+        if (
+            len(value) <= _WORD_LIMIT
+            and not _NOT_PLAIN.search(value)
+            and not set(value) & set("\"' \\")
+        ):
+            environment[match[1]] = value
+    return environment
 
 
 def _split(text: str) -> list[str]:
