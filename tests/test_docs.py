@@ -266,7 +266,7 @@ def test_rules_that_sources_cite_stand_on_their_pages() -> None:
     rules = set(re.findall(r"^\| ([RT]\d+) ", security, re.MULTILINE))
     cited = re.compile(r"reference\s+behaviour ((?:[\d.]*\d(?:, | and | to )?)+)")
     unknown = []
-    for root in ("hook", "cli", "specs", "tests", "integration", "docs"):
+    for root in ("hook", "cli", "specs", "plugin", "tests", "integration", "docs"):
         for path in (ROOT / root).rglob("*"):
             if path.suffix not in {".py", ".md", ".c"}:
                 continue

@@ -40,7 +40,7 @@ def test_the_wheel_has_every_file_of_the_packages(wheel: zipfile.ZipFile) -> Non
     in the wheel.
     """
     packed = set(wheel.namelist())
-    for root in ("hook", "cli", "specs"):
+    for root in ("hook", "cli", "specs", "plugin"):
         for path in (CHECKOUT / root).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 assert str(path.relative_to(CHECKOUT / root)) in packed
@@ -53,7 +53,7 @@ def test_pip_needs_no_compiler() -> None:
     assert not [name for name in project["dependencies"] if "prctl" in name]
     assert [name for name in extras["node"] if "prctl" in name]
     assert "nvgraft[node]" in extras["install"]
-    assert "nvgraft[install]" in extras["test"]
+    assert "nvgraft[install,device-plugin]" in extras["test"]
 
 
 def test_the_wheel_has_pages(wheel: zipfile.ZipFile) -> None:

@@ -50,6 +50,10 @@ _PACKAGE = "/__init__.py"
 HOOK = "nvgraft-hook"
 CDI_HOOK = "nvgraft-cdi-hook"
 
+#: The program of ``--device-plugin``, and the distributions that it alone requires.
+DEVICE_PLUGIN = "nvgraft-device-plugin"
+PLUGIN_REQUIREMENTS = ("grpcio", "prometheus-client", "protobuf")
+
 #: Links of ``--names``: programs of the original stack, which ``docker --gpus`` and others search
 #: in PATH -> our programs.
 NAMES = {
@@ -227,10 +231,21 @@ def fill_cli(stage: str, checkout: str, packages: str) -> None:
         for name in requirements(distribution)
         if name not in HOOK_MODULES
     ]
+    copy_distributions(stage, packages, names)
+
+
+def copy_distributions(stage: str, packages: str, names: list[str]) -> None:
+    """Copy to ``stage`` the distributions ``names`` and all that they require."""
     for found in closure(packages, names):
         for file in found.files or ():
             if ".." not in file.parts and "__pycache__" not in file.parts:
                 copy_file(str(found.locate_file(file)), f"{stage}/{file}")
+
+
+def fill_plugin(stage: str, checkout: str, packages: str) -> None:
+    """Copy to ``stage`` what only the device plugin may load."""
+    copy_package(f"{checkout}/plugin/nvgraft_device_plugin", f"{stage}/nvgraft_device_plugin")
+    copy_distributions(stage, packages, list(PLUGIN_REQUIREMENTS))
 
 
 def finish(stage: str, final: str) -> None:
@@ -247,7 +262,7 @@ def finish(stage: str, final: str) -> None:
             os.chmod(path, 0o644)
 
 
-def check_start(python: str, stage: str) -> None:
+def check_start(python: str, stage: str, *, with_plugin: bool = False) -> None:
     """Load all programs from ``stage`` as their launchers do, before they replace working ones.
 
     :raises CannotInstall: with the last line of what Python says.
@@ -257,7 +272,8 @@ def check_start(python: str, stage: str) -> None:
         ("nvgraft.runtime", ["hook"], ["runtime"]),
         ("nvgraft.cdi_hook", ["hook"], ["cdi-hook"]),
         ("nvgraft_cli.shell.main", ["hook", "cli"], []),
-    ):
+        ("nvgraft_device_plugin.main", ["hook", "cli", "plugin"], []),
+    )[: 5 if with_plugin else 4]:
         paths = [f"{stage}/{name}" for name in directories]
         program = (
             f"import sys; sys.path += {paths!r}; from nvgraft import startup;"
@@ -427,6 +443,7 @@ def install(
     tools: str = "",
     names: bool = False,
     with_launcher: bool = False,
+    with_plugin: bool = False,
 ) -> str:
     """Install below ``prefix`` for the interpreter ``python``, which must be the one that runs
     this.
@@ -436,6 +453,7 @@ def install(
     :param names: also link the names of the original programs.
     :param with_launcher: put a static program in front of nvgraft-hook, for registrations without
         an env. nvgraft-cdi-hook has one wherever it can be assembled.
+    :param with_plugin: also install the device plugin for Kubernetes.
     :returns: why nvgraft-cdi-hook has none, and the fix; "" if it has one.
     :raises CannotInstall: and leaves what was installed before as it was.
     """
@@ -463,10 +481,12 @@ def install(
     try:
         fill_hook(f"{stage}/hook", checkout, packages)
         fill_cli(f"{stage}/cli", checkout, packages)
+        if with_plugin:
+            fill_plugin(f"{stage}/plugin", checkout, packages)
         copy_package(f"{checkout}/docs", f"{stage}/docs")  # what `nvgraft explain` links to
         make_pages(python, stage, tools or packages)
         finish(stage, final)
-        check_start(python, stage)
+        check_start(python, stage, with_plugin=with_plugin)
         replace_tree(stage, final, old)
         place_pages(f"{final}/share", prefix)
         place_units(prefix)
@@ -475,6 +495,9 @@ def install(
     hook, cli = f"{final}/hook", f"{final}/cli"
     append = f'append("{hook}")'
     both = f'extend(("{hook}", "{cli}"))'
+    all_three = f'extend(("{hook}", "{cli}", "{final}/plugin"))'
+    called = "raise SystemExit(main())"
+    plugin_program = (DEVICE_PLUGIN, all_three, "", "nvgraft_device_plugin.main", "main", called)
     for name, extend, group, module, function, call in (
         (HOOK, append, "hook", "nvgraft.hook", "run", "run(sys.argv)"),
         (
@@ -486,7 +509,8 @@ def install(
             "raise SystemExit(main(sys.argv))",
         ),
         (CDI_HOOK, append, "cdi-hook", "nvgraft.cdi_hook", "run", "run(sys.argv)"),
-        ("nvgraft", both, "", "nvgraft_cli.shell.main", "main", "raise SystemExit(main())"),
+        ("nvgraft", both, "", "nvgraft_cli.shell.main", "main", called),
+        *([plugin_program] if with_plugin else []),
     ):
         load = LOAD.format(group=group) if group else ""
         script = LAUNCHER.format(
@@ -508,6 +532,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--names", action="store_true")
     parser.add_argument("--launcher", action="store_true")
+    parser.add_argument("--device-plugin", action="store_true")
     options = parser.parse_args()
     try:
         lacking = install(
@@ -518,6 +543,7 @@ def main() -> int:
             tools=options.tools,
             names=options.names,
             with_launcher=options.launcher,
+            with_plugin=options.device_plugin,
         )
     except (CannotInstall, OSError) as error:
         print(f"install: {error}", file=sys.stderr)

@@ -1,0 +1,179 @@
+"""The CDI specifications of a node's devices, by the engine's own generator."""
+
+import fnmatch
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+
+from nvgraft.base.errors import Refusal
+from nvgraft.base.paths import join
+from nvgraft.cdi.discovery import CdiFacts, Contents, discover
+from nvgraft.cdi.edits import CdiDevice, CdiEdits, CdiNode, CdiSpec
+from nvgraft.cdi.specification import HookProgram, device_name, edits, sorted_spec
+from nvgraft.formats.ldcache import SIZE_LIMIT
+from nvgraft.formats.ldcache_entries import parse
+from nvgraft.formats.tree import LiveTree, PathError, open_tree_at
+from nvgraft.formats.tree import Node as TreeNode
+from nvgraft.host.components import Host
+from nvgraft.host.gpus import DriverReport, Gpu
+from nvgraft.host.gpus import MigDevice as EngineMigDevice
+from nvgraft.host.live import drm_names
+from nvgraft.host.places import read_majors
+from nvgraft.host.snapshot import OFFLINE_PATH
+from nvgraft_device_plugin.allocate import CDI_VENDOR, OPTIONAL_PARTS
+from nvgraft_device_plugin.configuration import Configuration
+from nvgraft_device_plugin.devices import Node, NodeGpu
+from nvgraft_device_plugin.errors import NodeError
+from nvgraft_device_plugin.resources import Resource
+
+DIRECTORY = "/var/run/cdi"
+
+_ACCESS = "rw"
+#: CDI class -> names of its nodes below /dev.
+_NODES = {
+    "gdrcopy": ("gdrdrv",),
+    "gds": ("nvidia-fs*",),
+    "mofed": ("infiniband/uverbs*", "infiniband/rdma_cm"),
+}
+
+
+def specifications(
+    node: Node, resources: Sequence[Resource], configuration: Configuration
+) -> Iterator[tuple[str, CdiSpec]]:
+    """Yield class and specification of each CDI class that this node has something for.
+
+    :raises NodeError: the driver's files are not below the driver root.
+    """
+    if any(resource.devices for resource in resources):
+        yield "gpu", _gpu_specification(node, configuration)
+    root = configuration.text("driver-root-ctr-path")
+    for flag, (name, _) in OPTIONAL_PARTS.items():
+        nodes = list(_nodes(root, _NODES[name])) if configuration.switch(flag) else []
+        if nodes:
+            part = CdiEdits(nodes=[_node(path, configuration) for path in nodes])
+            yield name, CdiSpec(f"{CDI_VENDOR}/{name}", [CdiDevice("all", part)], CdiEdits())
+
+
+def _nodes(root: str, patterns: Sequence[str]) -> Iterator[str]:
+    for pattern in patterns:
+        directory = os.path.dirname(pattern)
+        try:
+            names = sorted(os.listdir(os.path.join(root, "dev", directory)))
+        except OSError:
+            continue
+        for name in fnmatch.filter(names, os.path.basename(pattern)):
+            yield "/" + os.path.join("dev", directory, name)
+
+
+def _node(path: str, configuration: Configuration) -> CdiNode:
+    return CdiNode(path, host_path=configuration.dev_root.rstrip("/") + path, permissions=_ACCESS)
+
+
+class _NodeTree(LiveTree):
+    """The driver root as this process sees it, with this process's own /proc."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), root)
+        self._own = open_tree_at("/")
+
+    def close(self) -> None:
+        self._own.close()
+        super().close()
+
+    def lstat(self, path: str) -> TreeNode | None:
+        return self._own.lstat(path) if path.startswith("/proc/") else super().lstat(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return self._own.listdir(path) if path.startswith("/proc/") else super().listdir(path)
+
+    def read(self, path: str, limit: int) -> bytes:
+        if path.startswith("/proc/"):
+            return self._own.read(path, limit)
+        return super().read(path, limit)
+
+
+def _gpu_specification(node: Node, configuration: Configuration) -> CdiSpec:
+    tree = _NodeTree(configuration.text("driver-root-ctr-path"))
+    try:
+        try:
+            entries = parse(tree.read("/etc/ld.so.cache", SIZE_LIMIT))
+        except (OSError, ValueError, PathError):
+            entries = []
+        report = DriverReport(node.driver, node.cuda, tuple(_engine_gpu(gpu) for gpu in node.gpus))
+        host = Host(
+            name=os.uname().nodename,
+            root=configuration.text("driver-root"),
+            tree=tree,
+            entries=entries,
+            report=report,
+            majors=read_majors(),
+            machine=os.uname().machine,
+        )
+        drm = {gpu.bus_id: drm_names(gpu.bus_id.removeprefix("0000")) for gpu in report.gpus}
+        try:
+            discovered = discover(host, OFFLINE_PATH, CdiFacts(os.uname().release, drm))
+        except Refusal as error:
+            raise NodeError(f"unable to create cdi spec file: {error.text}") from error
+        program = HookProgram(configuration.text("nvidia-cdi-hook-path"))
+        disabled = set(configuration.words("cdi-disable-hooks"))
+        by_index = configuration.text("device-id-strategy") == "index"
+        strategy = "index" if by_index else "uuid"
+        devices = {device_name(device, strategy): device.contents for device in discovered.devices}
+        spec = sorted_spec(
+            f"{CDI_VENDOR}/gpu",
+            {
+                name: edits(_without_hooks(part, disabled), program)
+                for name, part in devices.items()
+            },
+            edits(_without_hooks(discovered.common, disabled), program),
+        )
+        return _with_host_nodes(spec, configuration.dev_root.rstrip("/"))
+    finally:
+        tree.close()
+
+
+def _engine_gpu(gpu: NodeGpu) -> Gpu:
+    mig = {None: "unsupported", False: "disabled", True: "enabled"}[gpu.mig_enabled]
+    devices = tuple(
+        EngineMigDevice(mig.uuid, mig.gpu_instance, mig.compute_instance) for mig in gpu.mig_devices
+    )
+    return Gpu(
+        gpu.minor, gpu.uuid, gpu.bus_id.lower(), gpu.brand, gpu.arch, mig, gpu.model, devices
+    )
+
+
+def _without_hooks(contents: Contents, disabled: set[str]) -> Contents:
+    steps = [step for step in contents.steps if not {step[0], "all"} & disabled]
+    return Contents(env=contents.env, nodes=contents.nodes, mounts=contents.mounts, steps=steps)
+
+
+def _with_host_nodes(spec: CdiSpec, root: str) -> CdiSpec:
+    """Return a specification that names each node on the host: an engine looks there."""
+
+    def moved(part: CdiEdits) -> CdiEdits:
+        for node in part.nodes:
+            node.host_path = join(root + "/", node.path.lstrip("/"))
+        return part
+
+    devices = [CdiDevice(device.name, moved(device.edits)) for device in spec.devices]
+    return CdiSpec(spec.kind, devices, moved(spec.edits))
+
+
+def write(name: str, spec: CdiSpec, directory: str = DIRECTORY) -> str:
+    """Write a specification as a whole, readable for engines of all users; return its path.
+
+    :raises NodeError: the directory cannot be written.
+    """
+    path = os.path.join(directory, f"{CDI_VENDOR}-{name}.json")
+    try:
+        os.makedirs(directory, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=directory, prefix=".new-", delete=False) as file:
+            json.dump(spec.document(), file, indent=2)
+            os.fchmod(file.fileno(), 0o644)
+        os.replace(file.name, path)
+    except OSError as error:
+        raise NodeError(
+            f"unable to create cdi spec file: {path}: {error.strerror} | mount {directory} writable"
+        ) from error
+    return path

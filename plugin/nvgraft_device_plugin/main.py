@@ -1,0 +1,58 @@
+"""The program ``nvgraft-device-plugin``."""
+
+import asyncio
+import os
+import sys
+
+from nvgraft import __version__
+from nvgraft_device_plugin import explain
+from nvgraft_device_plugin.configuration import FLAGS
+from nvgraft_device_plugin.manager import Manager, configure_log
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve this node's GPUs to the kubelet; return the exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    if {"--help", "-h", "-help"} & set(words):
+        print(_usage())
+        return 0
+    if {"--version", "-version"} & set(words):
+        print(f"nvgraft-device-plugin {__version__}")
+        return 0
+    if words[:1] == ["explain"]:
+        answer, code = explain.text(words[1:], os.environ)
+        print(answer)
+        return code
+    configure_log(json_lines=os.environ.get("NVGRAFT_LOG_FORMAT") == "json")
+    return asyncio.run(_run(words))
+
+
+async def _run(words: list[str]) -> int:
+    return await Manager(words, os.environ).run()
+
+
+def _usage() -> str:
+    lines = [
+        "usage: nvgraft-device-plugin [explain] [--FLAG=VALUE]...",
+        "",
+        "Serves the GPUs of this node to the kubelet. explain: prints the chain from the driver to",
+        "the kubelet, with the first link that is broken.",
+        "",
+        "flags, and their variables:",
+    ]
+    for flag in FLAGS:
+        names = ", ".join(f"--{name}" for name in flag.names)
+        lines += [f"  {names}  [${', $'.join(flag.variables)}]", f"        {flag.summary}"]
+    lines += [
+        "",
+        "Environment: DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS (Xids, or all);",
+        "NVGRAFT_LOG_FORMAT=json.",
+        "",
+        "exit code: 0 ended by a signal (explain: nothing is broken), 1 the node or the",
+        "configuration cannot be used",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
