@@ -141,6 +141,7 @@ def links(*specifications: str) -> list[str]:
         ),
         (["disable-device-node-modification"], [DisableDeviceNodeModification()]),
         (["update-application-profile"], [UpdateApplicationProfile()]),
+        (["update-application-profile", "--container-spec=-"], [UpdateApplicationProfile()]),
         (["chmod", "--mode", "755", "--path", "/a"], [Chmod(0o755, ("/a",))]),
         (["chmod", "--mode", "4711"], [Chmod(0o711, ())]),
         (["noop"], []),
@@ -177,6 +178,7 @@ def test_the_steps_of_a_command_line(words: list[str], steps: list[object]) -> N
         (["update-ldcache", "--ldconfig-path", ""], "ldconfig-path must be specified"),
         (["update-ldcache", "--folder", "/a\nb"], "invalid path"),
         (["steps", "--", "noop"], "a step without a name"),
+        (["chmod", "--mode=1", "--container-spec", "/x"], "--container-spec /x"),
     ],
 )
 def test_command_lines_that_are_refused(words: list[str], message: str) -> None:
@@ -539,6 +541,8 @@ def test_a_profile_that_cannot_be_written() -> None:
         ("d/../d", ["mode /d 755"]),
         ("/same", []),
         ("/gone", []),
+        ("/../d", []),
+        ("d/../../d", []),
         ("/out", ["mode /d 755"]),
         ("/up", ["mode /d 755"]),
         ("/nowhere", []),

@@ -335,6 +335,8 @@ class StepPlanner:
     # ---- chmod
 
     def _change_mode(self, requested: str, step: request.Chmod) -> None:
+        if paths.clean(requested.lstrip("/")).startswith(".."):
+            return  # for the reference this is a file outside of the root
         try:
             path, node = self._tree.find(paths.clean(f"/{requested}"))
         except PathError:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 DEFAULT_LDCONFIG = "/sbin/ldconfig"
 DEFAULT_COMPAT = "/usr/local/cuda/compat"
 
+#: The reference's option for tests, which names another file than standard input.
+_STATE = "container-spec"
+
 #: The bits of a mode that the reference sets: Go's chmod ignores set-user-ID and sticky here.
 _PERMISSIONS = 0o777
 #: The largest mode that its parser accepts.
@@ -101,7 +104,7 @@ class StepOptions:
             if not word.startswith("-") or word == "-":
                 continue
             option, equals, value = word.lstrip("-").partition("=")
-            if option not in known:
+            if option not in known and option != _STATE:
                 raise Refusal(
                     "",
                     f"flag provided but not defined: -{option}",
@@ -210,5 +213,8 @@ def _parse_step(words: Sequence[str]) -> list[HookStep]:
     if words[0] not in _STEPS:
         return [UnknownStep(words[0])]
     known, make = _STEPS[words[0]]
-    step = make(StepOptions(words[0], words[1:], known))
+    options = StepOptions(words[0], words[1:], known)
+    if options.text(_STATE) not in {"", "-"}:
+        raise Refusal("", f"--{_STATE} {options.text(_STATE)}", "give the state on standard input")
+    step = make(options)
     return [] if step is None else [step]
