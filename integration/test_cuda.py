@@ -163,14 +163,9 @@ def test_nvidias_own_runtime_ends_with_an_error_that_is_explained(
     said, told = sorted(lines)
     assert said in {"error 500: named symbol not found", "error 103: integrity checks failed"}
     assert told.startswith("nvgraft: cuGetExportTable: a simulated driver has no private interface")
-    expected = {"500": "cuda-symbol-not-found", "103": "cuda-simulated-runtime"}[
-        said.split(":")[0][6:]
-    ]
-    assert [meaning.id for meaning in analyse(f"CUDA {said}").meanings] == [expected]
-    assert (
-        "nvgraft simulate"
-        in analyse(f"CUDA {said}").meanings[0].otherwise[0] + analyse(told).meanings[0].cause
-    )
+    (meaning,) = analyse(f"CUDA {said}").meanings
+    assert "nvgraft simulate" in f"{meaning.cause} {meaning.otherwise}"
+    assert [meaning.id for meaning in analyse(told).meanings] == ["cuda-simulated-runtime"]
 
 
 @pytest.mark.parametrize("scene", torch_demo.SCENES, ids=lambda scene: scene.title[:40])

@@ -1432,6 +1432,35 @@ def test_an_image_without_a_runtime_is_not_called_ok(setup: Setup, capsys: Captu
     assert results["cuda-too-new"]["lacking"].startswith("no CUDA runtime (libcudart) was found")
 
 
+def test_a_runtime_of_nvidias_fails_on_a_simulated_host(
+    setup: Setup, capsys: Captured, tmp_path: Path
+) -> None:
+    """On a simulated host the last line names CUDA's errors, unless the stand-in for the runtime is
+    preloaded; a cupy is a warning all the same. Elsewhere nothing is said.
+    """
+    setup.files["usr/local/cuda/lib64/libcudart.so.12.1.48"] = b"x"
+    config = tmp_path / "config.toml"
+    config.write_text("[nvgraft]\nsimulated-host = true\n")
+
+    def doctor(*more: str) -> tuple[list[str], str]:
+        words = ["doctor", *setup.arguments(), *more]
+        main([*words, "--format", "json"])
+        document = json.loads(capsys.readouterr().out)
+        (result,) = (one for one in document["results"] if one["id"] == "simulated-runtime")
+        return [finding["level"] for finding in result["findings"]], document["verdict"]
+
+    simulated = ["--config", str(config)]
+    preload = ["--env", "LD_PRELOAD=/x.so:/opt/libnvgraft-cudart.so.1"]
+    assert doctor()[0] == []
+    levels, verdict = doctor(*simulated)
+    assert levels == ["error"]
+    assert "CUDA fails with error 500 (named symbol not found) or 103" in verdict
+    assert doctor(*simulated, *preload)[0] == []
+    setup.files["usr/lib/python3.11/site-packages/cupy/__init__.py"] = b""
+    assert doctor(*simulated, *preload)[0] == ["warning"]
+    assert doctor()[0] == []
+
+
 def test_the_last_line_says_that_the_cuda_is_too_new(setup: Setup, capsys: Captured) -> None:
     """The last line names CUDA's error, the image's CUDA and the driver's."""
     setup.files["usr/local/cuda/lib64/libcudart.so.13.0.48"] = b"x"

@@ -319,7 +319,8 @@ free, total, flags, active = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_uint
 answer = [cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)), cuda.cuStreamCreate(ctypes.byref(stream), 0)]
 answer += [cuda.cuDevicePrimaryCtxRetain(ctypes.byref(primary), 1), cuda.cuCtxSetCurrent(primary), number(cuda.cuCtxGetDevice)]
 inner = []
-thread = threading.Thread(target=lambda: inner.extend([get(), cuda.cuCtxSynchronize()])); thread.start(); thread.join()
+other = pointer()
+thread = threading.Thread(target=lambda: inner.extend([get(), cuda.cuCtxSynchronize(), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(other), 0), cuda.cuCtxSetCurrent(other)])); thread.start(); thread.join()
 answer += inner + [get() == primary.value, cuda.cuCtxSynchronize()]
 answer += [cuda.cuStreamCreate(ctypes.byref(stream), 0), cuda.cuStreamQuery(stream), cuda.cuStreamSynchronize(None), cuda.cuStreamDestroy_v2(stream)]
 answer += [cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)), 0 < free.value <= total.value]
@@ -327,7 +328,7 @@ answer += [cuda.cuCtxCreate_v2(ctypes.byref(own), 0, 0), number(cuda.cuCtxGetDev
 answer += [cuda.cuDevicePrimaryCtxRelease_v2(1), cuda.cuCtxSynchronize(), cuda.cuDevicePrimaryCtxRelease_v2(1)]
 """
     answer, _ = ask(plain, script)
-    expected: list[object] = [201, 201, 0, 0, [0, 1], None, 201, True, 0, 0, 0, 0, 0, 0, True]
+    expected: list[object] = [201, 201, 0, 0, [0, 1], None, 201, 0, 0, True, 0, 0, 0, 0, 0, 0, True]
     expected += [0, [0, 0], 0, 201, 201, True, 0, 201, 201]
     assert answer == expected
 

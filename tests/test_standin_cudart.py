@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from nvgraft_cli.case import dynamic
 from nvgraft_cli.simulate import cuda_runtime
 from nvgraft_cli.simulate.standins import build
+from nvgraft_specs import names
 from standin_driver import ALL_NODES, gpu, library, variables
 
 pytestmark = pytest.mark.requires("gcc", "x86_64")
@@ -52,7 +54,7 @@ print(json.dumps(answer))
 @pytest.fixture(scope="module")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the stand-in for the runtime."""
-    path = tmp_path_factory.mktemp("runtime") / cuda_runtime.NAME
+    path = tmp_path_factory.mktemp("runtime") / names.STANDIN_RUNTIME
     path.write_bytes(cuda_runtime.library())
     return str(path)
 
@@ -270,3 +272,12 @@ def test_every_public_name_is_exported(runtime: str) -> None:
     plain = {name.partition("@")[0] for name in exported}
     assert plain == {*FUNCTIONS, "cudaGetDeviceProperties_v2", "nvgraft_replaces"}
     assert len(FUNCTIONS) > 450
+
+
+def test_it_loads_from_glibc_2_17_on(runtime: str) -> None:
+    """No version of the C library that the library asks for is newer than 2.17."""
+    with open(runtime, "rb") as file:
+        found = dynamic.read_file(file.fileno())
+    assert found.versions_needed
+    versions = [version.removeprefix("GLIBC_") for _library, version in found.versions_needed]
+    assert max(tuple(map(int, version.split("."))) for version in versions) <= (2, 17)

@@ -124,7 +124,7 @@ def newest_glibc(built: dynamic.Dynamic) -> tuple[int, ...]:
 
 
 @pytest.mark.requires("gcc", "x86_64")
-@pytest.mark.parametrize("name", ["nvml.c", "cuda.c"])
+@pytest.mark.parametrize("name", ["nvml.c", "cuda.c", "stub.c"])
 def test_a_library_is_named_and_needs_as_recorded(name: str, tmp_path: Path) -> None:
     """SONAME and needed libraries are as asked, whether this machine has them or not; those in
     which older glibc keeps its functions follow, and no version is newer than glibc 2.17.

@@ -200,4 +200,9 @@ FAILURES = (
         "a library needs a newer glibc than the image has",
         "version `GLIBC_2.34' not found",
     ),
+    Failure(
+        "simulated-runtime",
+        "a program uses NVIDIA's CUDA runtime on a simulated host",
+        "integrity checks failed",
+    ),
 )

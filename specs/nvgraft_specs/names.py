@@ -76,3 +76,6 @@ CONFIG_VARIABLE = "NVIDIA_CTK_CONFIG_FILE_PATH"
 CONFIG_HOME_VARIABLE = "XDG_CONFIG_HOME"
 CONFIG_HOME = "/etc"
 CONFIG_FILE = "nvidia-container-runtime/config.toml"
+
+#: The stand-in for the CUDA runtime's queries, which containers on simulated hosts preload.
+STANDIN_RUNTIME = "libnvgraft-cudart.so.1"

@@ -83,6 +83,17 @@ def find_runtimes(patient: Patient) -> list[CudaRuntime]:
     return list(found.values())
 
 
+def find_cupy(patient: Patient) -> str | None:
+    """Return the path of a cupy of the image, which has a CUDA runtime inside; None without one."""
+    tree = patient.rootfs
+    program = started_program(patient.planned, patient.container).path
+    for prefix in prefixes(patient.container.spec.env, program):
+        for packages in site_packages(tree, prefix):
+            if "cupy" in names(tree, resolve(tree, packages), "cupy"):
+                return f"{packages}/cupy"
+    return None
+
+
 def _minor(match: re.Match[str], wheel: tuple[int, int] | None) -> int | None:
     """Return the second number of a version.
 

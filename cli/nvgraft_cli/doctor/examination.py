@@ -48,6 +48,7 @@ CHECKS: dict[str, Check] = {
     "soname-links-missing": loading_checks.soname_links_missing,
     "glibc-too-old": loading_checks.glibc_too_old,
     "cuda-too-new": loading_checks.cuda_too_new,
+    "simulated-runtime": loading_checks.simulated_runtime,
     "tmp-missing": container_checks.tmp_missing,
     "stderr-hidden": container_checks.stderr_hidden,
 }

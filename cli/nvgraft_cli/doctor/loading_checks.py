@@ -4,12 +4,13 @@ import posixpath
 from collections.abc import Iterator
 
 from nvgraft.formats.tree import PathError
-from nvgraft_cli.doctor.cuda_runtimes import CudaRuntime, find_runtimes, numbers
+from nvgraft_cli.doctor.cuda_runtimes import CudaRuntime, find_cupy, find_runtimes, numbers
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 from nvgraft_cli.prove.final_file import FinalFile
 from nvgraft_cli.prove.loading import Failure
 from nvgraft_cli.prove.opened import opened_libraries
 from nvgraft_cli.prove.proof import Proof
+from nvgraft_specs import names
 from nvgraft_specs.cuda_versions import CUDA_VERSIONS
 
 _SMI = "/usr/bin/nvidia-smi"
@@ -305,6 +306,39 @@ def cuda_too_new(patient: Patient) -> Iterator[Diagnosis]:
                 "warning",
             )
             return
+
+
+def simulated_runtime(patient: Patient) -> Iterator[Diagnosis]:
+    """Look for ``simulated-runtime``: NVIDIA's CUDA runtime beside a simulated driver.
+
+    A runtime that is linked into a program of the image is found in cupy alone.
+    """
+    if not patient.host.config.simulated_host:
+        return
+    _check_no_other_failure(_prove_cuda(patient))
+    preloaded = patient.container.spec.env.get("LD_PRELOAD", "").replace(":", " ").split()
+    replaced = any(posixpath.basename(path) == names.STANDIN_RUNTIME for path in preloaded)
+    runtimes = [] if replaced else find_runtimes(patient)
+    cupy = find_cupy(patient)
+    error = "error 500 (named symbol not found) or 103 (integrity checks failed)"
+    cause = "the driver of a simulated host is a stand-in that answers the public driver API alone"
+    if runtimes:
+        why = f"the host is simulated, and {runtimes[0].path} starts beside NVIDIA's driver alone"
+        yield Diagnosis(
+            f"{why}: programs that use it fail with {error}",
+            cause,
+            f"put the file of nvgraft simulate --cuda-runtime {names.STANDIN_RUNTIME} into the"
+            " image, and name it in LD_PRELOAD",
+            sentence=f"CUDA fails with {error} because {why}",
+        )
+    if cupy is not None:
+        yield Diagnosis(
+            f"{cupy} has NVIDIA's CUDA runtime inside: on a simulated host it fails with {error}",
+            cause,
+            "try a program that links libcudart dynamically, such as PyTorch, or one that asks the"
+            " driver, such as numba",
+            "warning",
+        )
 
 
 def _driver_loaded(patient: Patient, proof: Proof) -> tuple[str, str]:

@@ -9,9 +9,7 @@ import os
 
 from nvgraft_cli.simulate import stubs
 from nvgraft_cli.simulate.standins import build
-
-#: File name and SONAME.
-NAME = "libnvgraft-cudart.so.1"
+from nvgraft_specs import names
 
 
 def library() -> bytes:
@@ -20,7 +18,7 @@ def library() -> bytes:
     :raises nvgraft_cli.simulate.standins.build.CannotCompile: there is no compiler, or it failed.
     """
     versions = build.SOURCES / "runtime/versions.map"
-    return _compiler().library(build.SOURCES / "cudart.c", NAME, versions=versions)
+    return _compiler().library(build.SOURCES / "cudart.c", names.STANDIN_RUNTIME, versions=versions)
 
 
 def stub() -> bytes:

@@ -12,10 +12,11 @@ import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 
 from nvgraft_cli.simulate.demo import PATH, run
+from nvgraft_specs import names
 
 #: Where Python of Debian looks for packages, and where the preloaded library is.
 PACKAGES = f"/usr/local/lib/python{sys.version_info[0]}.{sys.version_info[1]}/dist-packages"
-RUNTIME = "/opt/nvgraft/libnvgraft-cudart.so.1"
+RUNTIME = f"/opt/nvgraft/{names.STANDIN_RUNTIME}"
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 #: What packages of Python take from a distribution, besides what Python itself needs.
