@@ -968,6 +968,15 @@ def test_a_bundle_with_its_hook_needs_no_docker(tmp_path: Path) -> None:
     assert "hook-not-installed" not in ids(node.examine())
 
 
+def test_what_an_engine_lacks_is_the_hosts(tmp_path: Path) -> None:
+    """A hook that Docker lacks does not make a container bad; one that podman left out does."""
+    node = Node(tmp_path)
+    _no_hook(node)
+    assert node.examine()["hook-not-installed"]["about"] == "host"
+    node.setup.config = PODMAN | {"hooks": {}}
+    assert node.examine()["hook-not-installed"]["about"] == "container"
+
+
 def test_every_check_has_a_failure() -> None:
     """The ids of checks are those of the table of failures, which docs use as well."""
     assert set(CHECKS) <= {failure.id for failure in FAILURES}

@@ -75,8 +75,10 @@ class Result:
 
     @property
     def of_host(self) -> bool:
-        """Whether the check is about the host alone."""
-        return self.failure.id in HOST_CHECKS
+        """Whether the check, or all that it found, is about the host alone."""
+        return self.failure.id in HOST_CHECKS or (
+            self.findings != () and all(finding.of_host for finding in self.findings)
+        )
 
     @property
     def levels(self) -> set[str]:

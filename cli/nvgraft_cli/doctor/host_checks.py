@@ -6,6 +6,7 @@ The docstring of each check names the threads that reported the failure.
 import posixpath
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from nvgraft.base import jsontext
@@ -362,9 +363,14 @@ def hook_not_installed(patient: Patient) -> Iterator[Diagnosis]:
     """
     if patient.has_container:
         yield from _not_hooked(patient)
-    machine = patient.machine
     # A container of podman, or one that has the hook in its config.json, needs no Docker.
-    if not (patient.has_container and (patient.by_podman or gpu_hooks(patient))):
+    docker = not (patient.has_container and (patient.by_podman or gpu_hooks(patient)))
+    for finding in _engines_lack_hook(patient.machine, docker=docker):
+        yield replace(finding, of_host=True)
+
+
+def _engines_lack_hook(machine: Machine, *, docker: bool) -> Iterator[Diagnosis]:
+    if docker:
         yield from _docker_lacks_hook(machine)
     for directory in ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"):
         for name in machine.listdir(directory):

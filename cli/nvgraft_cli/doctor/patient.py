@@ -38,6 +38,7 @@ class Diagnosis:
 
     :ivar sentence: how CUDA fails because of it in a container that starts; "" if it does not.
     :ivar stops: whether the container does not start because of it.
+    :ivar of_host: whether it is about the host, although its check is about containers too.
     """
 
     message: str
@@ -46,6 +47,7 @@ class Diagnosis:
     level: str = "error"
     sentence: str = ""
     stops: bool = False
+    of_host: bool = False
 
 
 Check = Callable[["Patient"], Iterator[Diagnosis]]
