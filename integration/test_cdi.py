@@ -222,3 +222,44 @@ def test_podman_takes_the_specification_of_a_plan(bundle: Bundle) -> None:
     expected = {path: words for path, words in expected.items() if not path.startswith("/proc/")}
     assert len(expected) > 10
     assert {path: options.get(path, set()) & words for path, words in expected.items()} == expected
+
+
+#: Changes the host while its specification is kept up to date, and prints the specifications.
+REFRESHED = """
+await() {{ for i in $(seq 100); do [ "$(grep -c '"event": "written"' /run/log)" = $1 ] && return; sleep 0.1; done; cat /run/log; exit 9; }}
+{cli} --log-format json cdi refresh --watch --check 0.2 --hooks nvgraft /run/cdi/nvidia.json 2> /run/log & refresher=$!
+await 1
+cat /run/cdi/nvidia.json
+echo ==
+mv /dev/nvidia1 /dev/away
+await 2
+cat /run/cdi/nvidia.json
+echo ==
+mv /dev/away /dev/nvidia1
+mkdir -p /proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0
+await 3
+cat /run/cdi/nvidia.json
+kill -TERM $refresher; wait $refresher || exit 7
+stat -c %a /run/cdi/nvidia.json >&2
+ls /run/cdi >&2
+"""
+
+
+def test_the_specification_follows_the_host(bundle: Bundle) -> None:
+    """`cdi refresh --watch` writes the specification at its start and after changes that the kernel
+    sends no event for, and ends with SIGTERM.
+    """
+    done = bundle.on_host(REFRESHED.format(cli=bundle.installed.cli))
+    assert done.returncode == 0, done.stdout + done.stderr
+    before, without, after = map(json.loads, done.stdout.split("==\n"))
+    assert [device["name"] for device in before["devices"] if len(device["name"]) < 4] == [
+        "0",
+        "1",
+        "all",
+    ]
+    assert [device["name"] for device in without["devices"] if len(device["name"]) < 4] == [
+        "0",
+        "all",
+    ]
+    assert after == before
+    assert done.stderr.split() == ["644", "nvidia.json"]

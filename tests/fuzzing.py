@@ -23,6 +23,7 @@ from looks import FixedLook, link_hooks
 from nvgraft.base import jsontext
 from nvgraft.base.errors import Refusal
 from nvgraft.cdi.edits import CdiEdits, CdiHook, CdiMount, CdiNode
+from nvgraft.cdi.reader import SpecificationError
 from nvgraft.container.offline_target import OfflineTarget, VirtualTree
 from nvgraft.formats import elf, ld_so_conf, ldcache, ldcache_entries
 from nvgraft.formats.tree import PathError
@@ -44,6 +45,7 @@ from nvgraft.system.mountinfo import Mount, parse_mountinfo
 from nvgraft.wrapper.additions import Additions
 from nvgraft.wrapper.rewrite import rewrite
 from nvgraft_cli.case.dynamic import BadElf, read_file
+from nvgraft_cli.case.specifications import parse_specification
 from nvgraft_cli.diff import readers, render
 from nvgraft_cli.diff.compare import compare
 from nvgraft_cli.explain_error import command as explain_error
@@ -536,7 +538,33 @@ def _diff(data: bytes) -> None:
     assert not controls(render.markdown(difference, whole=True))
 
 
+def _cdi(data: bytes) -> None:
+    """Read a CDI specification of anybody; what is accepted is written and read again."""
+    try:
+        spec = parse_specification(data, "/x")
+    except SpecificationError as error:
+        check_text(str(error))
+        return
+    written = json.dumps(spec.document()).encode("utf-8", "surrogateescape")
+    assert parse_specification(written, "/y") == spec
+
+
 TARGETS: dict[str, Target] = {
+    "cdi": Target(
+        _cdi,
+        (
+            b"cdiVersion: 1.1.0\n",
+            b"kind: nvidia.com/gpu\n",
+            b"containerEdits:\n",
+            b'"deviceNodes":[{"path":"/dev/null","permissions":"rwm"}]',
+            b'"mounts":[{"hostPath":"/","containerPath":"/x"}]',
+            b'"hooks":[{"hookName":"prestart","path":"/h","timeout":1}]',
+            b'"intelRdt":{"schemata":["a"]},"netDevices":[{"hostInterfaceName":"a","name":"b"}]',
+            b"&a [*a]",
+            b"<<: *a",
+            b"!!python/object:os.system x",
+        ),
+    ),
     "ldcache": Target(
         _ldcache,
         (b"ld.so-1.7.0", b"glibc-ld.so.cache1.1", b"\xff\xff\xff\xff", b"\x00\x00\x00\x80"),

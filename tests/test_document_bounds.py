@@ -111,6 +111,8 @@ def test_a_document_is_read_or_refused_within_bounds(
     if path.read_text()[:1] == "{":
         run("plan", "--bundle", bundle, "--host", str(path))
     run("diff", str(path), "eks-t4", "--bundle", bundle, "--format", "json")
+    if name.startswith("yaml"):
+        assert run("cdi", "validate", str(path))[0] == 1
 
 
 def test_differences_without_an_equal_line_stay_within_bounds(tmp_path: Path) -> None:

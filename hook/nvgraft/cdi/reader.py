@@ -10,6 +10,7 @@ import errno
 
 from nvgraft.base import files, jsontext
 from nvgraft.base._os import os
+from nvgraft.base.errors import LINE_LIMIT, printable
 from nvgraft.base.values import Value
 from nvgraft.cdi.checking import Invalid, spec_of
 from nvgraft.cdi.yaml_child import NotYaml
@@ -54,7 +55,7 @@ class SpecificationError(Exception):
 
     def __str__(self) -> str:
         place = f"{self.path}:{self.line}" if self.line else self.path
-        return f"{place}: {self.cause} | {self.fix}"
+        return printable(f"{place}: {self.cause} | {self.fix}")[:LINE_LIMIT]
 
 
 class SpecificationFile(Value):
