@@ -237,6 +237,11 @@ def main() -> int:
     parser.add_argument("--host")
     parser.add_argument("--write", nargs="+", default=[], metavar="PAGE")
     args = parser.parse_args()
+    if os.uname().machine != "x86_64":
+        print(
+            "torch: the simulated node is an x86_64 machine | run this on x86_64", file=sys.stderr
+        )
+        return 1
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     found: list[str] = []
     printed: list[str] = []
