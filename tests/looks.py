@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from nvgraft.cdi.edits import CdiEdits, CdiHook
-from nvgraft.cdi.generation import CdiRequest, Generated
+from nvgraft.cdi.edits import CdiEdits, CdiHook, Generated
+from nvgraft.cdi.generation import CdiRequest
 from nvgraft.wrapper.additions import Additions
 from nvgraft.wrapper.host_look import HostLook
 

@@ -10,8 +10,8 @@ import pytest
 import hosts
 from nvgraft.base.errors import Refusal
 from nvgraft.cdi.discovery import CdiFacts
-from nvgraft.cdi.edits import CdiEdits
-from nvgraft.cdi.generation import CdiRequest, CdiSettings, CdiSource, Generated, generate
+from nvgraft.cdi.edits import CdiEdits, Generated
+from nvgraft.cdi.generation import CdiRequest, CdiSettings, CdiSource, generate
 from nvgraft.cdi.specification import HookProgram
 from nvgraft.cdi.tegra import glob
 from nvgraft.host.components import Host

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nvgraft.base.errors import Refusal
-from nvgraft.cdi.generation import Generated
+from nvgraft.cdi.edits import Generated
 from nvgraft.cdi.injection import inject, resolve
 from nvgraft.cdi.registry import read_registry
 

@@ -292,7 +292,7 @@ def _look(config: Config, own: str, directories: Sequence[str]) -> HostLook:
         config,
         lambda: hook_program(config, os.environ, own),
         directories,
-        lambda: startup.load("devices"),
+        startup.load,
     )
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from nvgraft.base.errors import Refusal
 from nvgraft.base.finding import Finding
 from nvgraft.cdi.discovery import CdiFacts, live_facts, recorded_facts
-from nvgraft.cdi.edits import links_step
-from nvgraft.cdi.generation import CdiSource, Generated
+from nvgraft.cdi.edits import Generated, links_step
+from nvgraft.cdi.generation import CdiSource
 from nvgraft.cdi.specification import HookProgram
 from nvgraft.host.components import Host
 from nvgraft.host.graphics_files import FileFinder

@@ -166,6 +166,14 @@ class CdiEdits(Value):
         )
 
 
+class Generated(Value):
+    """The edits in the order in which they are applied, and lines for the log as (level, line)."""
+
+    def __init__(self, edits: Iterable[CdiEdits], log: Iterable[tuple[str, str]] = ()) -> None:
+        self.edits = tuple(edits)
+        self.log = tuple(log)
+
+
 class CdiDevice(Value):
     """A device by its name in the specification, and its own edits. No container gets its
     ``annotations``.

@@ -14,7 +14,7 @@ from nvgraft.base.values import Value
 from nvgraft.cdi import platform
 from nvgraft.cdi.classes import gated_devices
 from nvgraft.cdi.discovery import Contents, Discovery
-from nvgraft.cdi.edits import CdiEdits
+from nvgraft.cdi.edits import CdiEdits, Generated
 from nvgraft.cdi.specification import edits
 from nvgraft_specs import names
 
@@ -118,14 +118,6 @@ class CdiSource:
         return platform.platform(
             self.finder, lambda: [gpu.model for gpu in self.host().report.gpus]
         )
-
-
-class Generated(Value):
-    """The edits in the order in which they are applied, and lines for the log as (level, line)."""
-
-    def __init__(self, edits: Iterable[CdiEdits], log: Iterable[tuple[str, str]] = ()) -> None:
-        self.edits = tuple(edits)
-        self.log = tuple(log)
 
 
 def generate(source: CdiSource, request: CdiRequest, settings: CdiSettings) -> Generated:

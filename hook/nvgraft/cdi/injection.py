@@ -10,10 +10,9 @@ from nvgraft.base._os import os, stat
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import reason
 from nvgraft.base.jsontext import dumps
-from nvgraft.cdi.edits import CdiEdits, CdiNode
-from nvgraft.cdi.generation import Generated
+from nvgraft.cdi.edits import CdiEdits, CdiNode, Generated
+from nvgraft.cdi.nearest import no_such_device
 from nvgraft.cdi.registry import read_registry
-from nvgraft.cdi.selection import no_such_device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from nvgraft.base.errors import Refusal
 from nvgraft.base.jsontext import dumps
 from nvgraft.cdi.discovery import Contents, FoundDevice
+from nvgraft.cdi.nearest import no_such_device
 from nvgraft_specs import names
 
 TYPE_CHECKING = False
@@ -111,17 +112,3 @@ def _unknown(gpus: Sequence[Gpu], device: str, text: str) -> Refusal:
         for mig_index, mig in enumerate(gpu.mig_devices):
             known += [f"{index}:{mig_index}", mig.uuid]
     return Refusal("", text, no_such_device(device, known))
-
-
-def no_such_device(device: str, known: Sequence[str]) -> str:
-    """Return a hint for an id that does not exist: the nearest id that does, and which ones
-    there are.
-    """
-    if not known:
-        return f"there is no {device}: this host has no device"
-    from difflib import get_close_matches  # only for bad input
-
-    nearest = get_close_matches(device, known, 1)
-    meant = f"did you mean {nearest[0]}? " if nearest else ""
-    shown = ", ".join(known[:16]) + (f" and {len(known) - 16} more" if len(known) > 16 else "")
-    return f"there is no {device}: {meant}request one of {shown}"

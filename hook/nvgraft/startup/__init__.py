@@ -41,7 +41,7 @@ DIRECTORY = "bytecode"
 #: all that they import. A launcher loads ``hook``, ``runtime`` or ``cdi-hook`` first. ``look`` is
 #: loaded if a container has to be configured, ``host`` if the inventory is not kept, ``apply``
 #: after the host was read, or while NVML is asked; ``devices`` if the runtime generates CDI
-#: devices.
+#: devices, ``specifications`` if it reads them.
 GROUPS = {
     "hook": ("", ("nvgraft.hook", "nvgraft.system.kept")),
     "look": (
@@ -87,6 +87,10 @@ GROUPS = {
             "nvgraft.host.live",
             "nvgraft_specs.cdi_hooks",
         ),
+    ),
+    "specifications": (
+        "runtime",
+        ("nvgraft.wrapper.host_look", "nvgraft.wrapper.edits", "nvgraft.cdi.injection"),
     ),
     "cdi-hook": (
         "",

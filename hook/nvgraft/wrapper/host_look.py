@@ -9,7 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nvgraft.cdi.generation import CdiRequest, CdiSource, Generated
+    from nvgraft.cdi.edits import Generated
+    from nvgraft.cdi.generation import CdiRequest, CdiSource
     from nvgraft.cdi.specification import HookProgram
     from nvgraft.request.config import Config
     from nvgraft.wrapper.additions import Additions
@@ -99,7 +100,7 @@ class LiveLook(SourceLook):
     """This machine.
 
     :param search_path: the directories of binaries.
-    :param load_modules: loads the modules for generated devices in one piece.
+    :param load_modules: loads a group of modules in one piece, see :mod:`nvgraft.startup`.
     """
 
     def __init__(
@@ -107,14 +108,14 @@ class LiveLook(SourceLook):
         config: Config,
         program: Callable[[], HookProgram],
         search_path: Sequence[str],
-        load_modules: Callable[[], None],
+        load_modules: Callable[[str], None],
     ) -> None:
         super().__init__(config, program)
         self._search_path = search_path
         self._load_modules = load_modules
 
     def get_ready(self) -> None:
-        self._load_modules()
+        self._load_modules("devices")
 
     def open_source(self) -> CdiSource:
         from nvgraft.cdi.live_source import LiveSource
@@ -127,6 +128,7 @@ class LiveLook(SourceLook):
         return look_at_host(self._config, self._search_path, gates, devices)
 
     def registered(self, devices: Sequence[str]) -> Generated:
+        self._load_modules("specifications")
         from nvgraft.cdi.injection import inject
 
         return inject(self._config.runtime_cdi_spec_dirs, devices)
