@@ -263,6 +263,26 @@ def test_features_of_the_generator() -> None:
     }
 
 
+def groups(generated: Generated) -> list[int]:
+    return [gid for part in generated.edits for gid in part.gids]
+
+
+def test_groups_of_nodes() -> None:
+    """A node that only its group may open gives the container that group, unless config.toml or a
+    feature switches this off.
+    """
+    document = hosts.host(f"{DRIVER}{NODES}\n/dev/nvidia0 char 195:0 mode=0660", gpus=GPUS)
+    document["files"]["/dev/nvidia0"]["gid"] = 44
+    request = CdiRequest(["0"])
+    for settings, expected in (
+        ({}, [44]),
+        ({"groups": False}, []),
+        ({"features": ["no-additional-gids-for-device-nodes"]}, []),
+    ):
+        made = CdiSettings(EACH, csv_directory=CSV, **settings)
+        assert groups(generate(RecordedSource(document), request, made)) == expected
+
+
 GATED = """
 /dev/nvidia-fs1 char 240:1
 /dev/nvidia-fs0 char 240:0

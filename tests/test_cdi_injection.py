@@ -73,6 +73,7 @@ def test_common_edits_come_once_and_first(tmp_path: Path) -> None:
     names = ["nvidia.com/gpu=1", "b.com/x=0", "nvidia.com/gpu=2", "nvidia.com/gpu=1"]
     made = injected(tmp_path, *names)
     assert variables(made) == ["SHARED=a", "FROM=1", "OTHER=b", "B=0", "TWO=2"]
+    assert len(made.edits) == 5, "a file's shared edits stand more than once"
 
 
 def test_the_last_value_of_a_variable_counts(tmp_path: Path) -> None:
