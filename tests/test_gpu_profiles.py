@@ -219,8 +219,24 @@ def test_links_and_levels_are_of_the_topology() -> None:
     assert '.cpus = "32-63"' in source
     assert ".has_fabric = 0" in source
     switched = data.c_source(parsed(_topology={"nvlink": "switch"}))
-    assert switched.count(".end = SIM_LINK_SWITCH") == 36
+    assert switched.count(".end = SIM_LINK_SWITCH") == 18
+    assert switched.count(".nvlinks = nvlinks_") == 2
     assert ".has_fabric = 1" in switched
+
+
+def test_gpus_share_answers_but_no_handles() -> None:
+    """Equal answers stand in the file once; GPU instances, whose addresses are handles, do not."""
+    source = data.c_source(parse_host(document_of_two(mig("3g.40gb")), "x.json"))
+    assert source.count("struct sim_gi_profile gi_profiles_") == 1
+    assert source.count("struct sim_gpu_instance gpu_instances_") == 2
+    assert source.count("struct sim_mig_device mig_devices_") == 2
+
+
+def document_of_two(changes: dict[str, Any]) -> bytes:
+    """Return :func:`document` with the same changes to both GPUs."""
+    found = json.loads(document(**changes))
+    found["nvml"]["gpus"][1] |= changes
+    return json.dumps(found).encode()
 
 
 def test_mig_devices_have_the_size_of_their_profiles() -> None:

@@ -44,6 +44,9 @@ _NVLINK_VERSIONS = {1: 1, 2: 2, 3: 4, 4: 6, 5: 7}
 #: NVML_COMPUTE_INSTANCE_PROFILE_* -> compute slices.
 _COMPUTE_PROFILES = {0: 1, 1: 2, 2: 3, 3: 4, 4: 7}
 
+#: Structures whose addresses are handles of NVML: no two things may share one.
+_HANDLES = {"struct sim_gpu", "struct sim_gpu_instance", "struct sim_mig_device"}
+
 #: Key of a document -> number field of struct sim_gpu; the unit is the same.
 _SAME = {
     key: key
@@ -498,13 +501,18 @@ class _Writer:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self._names: dict[tuple[str, str], str] = {}
 
     def array(self, kind: str, name: str, rows: Sequence[object] | Iterable[object]) -> str:
-        """Define an array, and return its name; NULL without rows."""
-        values = [str(row) for row in rows]
-        if not values:
+        """Define an array, and return its name; NULL without rows.
+
+        Equal arrays are one, since the GPUs of a host mostly have the same answers.
+        """
+        body = ",\n  ".join(str(row) for row in rows)
+        if not body:
             return "NULL"
         unique = f"{name}_{len(self.lines)}"
-        body = ",\n  ".join(values)
-        self.lines.append(f"static const {kind} {unique}[] = {{\n  {body}}};")
-        return unique
+        known = unique if kind in _HANDLES else self._names.setdefault((kind, body), unique)
+        if known == unique:
+            self.lines.append(f"static const {kind} {unique}[] = {{\n  {body}}};")
+        return known
