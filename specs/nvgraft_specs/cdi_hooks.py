@@ -22,6 +22,14 @@ UPDATE_LDCACHE = "update-ldcache"
 DISABLE_DEVICE_NODE_MODIFICATION = "disable-device-node-modification"
 UPDATE_APPLICATION_PROFILE = "update-application-profile"
 CHMOD = "chmod"
+STEP_NAMES = (
+    CREATE_SYMLINKS,
+    ENABLE_CUDA_COMPAT,
+    UPDATE_LDCACHE,
+    DISABLE_DEVICE_NODE_MODIFICATION,
+    UPDATE_APPLICATION_PROFILE,
+    CHMOD,
+)
 #: All of them but chmod, which no edit names any more.
 ALL_STEPS = (
     CREATE_SYMLINKS,

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from nvgraft.base.errors import Refusal
 from nvgraft.base.finding import Finding
+from nvgraft.cdi.edits import CdiEdits
 from nvgraft.container.offline_target import OfflineTarget
 from nvgraft.formats.tree import Bounds, OutOfBounds, Tree
 from nvgraft.plan.actions import Bind, Plan
@@ -38,8 +39,8 @@ class Case:
     def __init__(self, host: HostSide, container: ContainerSide, mode: str = "hook") -> None:
         """Put the container on the host.
 
-        :param mode: how it is started: ``hook`` if the engine calls the hook itself, or a mode of
-            :data:`nvgraft_cli.case.started.RUNTIME_MODES`.
+        :param mode: how it is started: ``hook`` if the engine calls the hook itself, ``runtime``
+            through nvgraft-runtime, or a mode of that program.
         """
         self.host = host
         self.container = container
@@ -47,6 +48,7 @@ class Case:
         self._mode = mode
         self._remarks: tuple[Finding, ...] = ()
         self._not_called: Decision | None = None
+        self._edits: tuple[CdiEdits, ...] = ()
         container.bound(Bounds(*host.config.image_limits))
         if mode != "hook":
             self._start()
@@ -56,12 +58,19 @@ class Case:
         from nvgraft_cli.case.started import start
 
         try:
-            self.container, self._remarks, left_out = start(self._given, self.host, self._mode)
+            started = start(self._given, self.host, self._mode)
         except Refusal as refusal:
             self._not_called = Decision("refuse", refusal.line(), refusal=refusal)
-        else:
-            if left_out:
-                self._not_called = Decision("skip", left_out)
+            return
+        self.container, self._remarks = started.container, started.remarks
+        self._edits = started.edits
+        if started.left_out:
+            self._not_called = Decision("skip", started.left_out)
+        elif started.edits:
+            from nvgraft_cli.case.edits_plan import requested
+
+            request = requested(self._given, self.host.config)
+            self._not_called = Decision("inject", "nvgraft-runtime adds CDI edits", request=request)
 
     def with_env(self, env: Sequence[str]) -> "Case":
         """Return the case of the container with ``NAME=VALUE`` entries added."""
@@ -118,10 +127,15 @@ class Case:
             raise decision.refusal
         if decision.request is None:
             return Plan("skip", decision.reason)
-        check_request(decision.request)
+        if not self._edits:
+            check_request(decision.request)
         if self._given.beyond is not None:
             raise self._given.beyond
         target = self.target  # the reference looks at the container before the driver's files
+        if self._edits:
+            from nvgraft_cli.case.edits_plan import plan_edits
+
+            return plan_edits(self._edits, self.host, decision.request, target)
         request, settings = decision.request, self.host.settings
         if not self.host.gpus_known:
             request = _of_files(request)

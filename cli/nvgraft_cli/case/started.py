@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from nvgraft.base.errors import Refusal
 from nvgraft.base.finding import Finding
 from nvgraft.cdi.discovery import CdiFacts, live_facts, recorded_facts
-from nvgraft.cdi.edits import Generated, links_step
-from nvgraft.cdi.generation import CdiSource
+from nvgraft.cdi.edits import CdiEdits, Generated, links_step
+from nvgraft.cdi.generation import CdiRequest, CdiSource
 from nvgraft.cdi.specification import HookProgram
 from nvgraft.host.components import Host
 from nvgraft.host.graphics_files import FileFinder
@@ -27,11 +27,13 @@ from nvgraft_specs import cdi_hooks, names
 if TYPE_CHECKING:
     from nvgraft.wrapper.additions import Additions
 
-#: --mode -> the mode of the runtime; None stands for that of config.toml.
-RUNTIME_MODES: dict[str, str | None] = {"runtime": None, "legacy": "legacy"}
+#: The --mode that stands for the mode of config.toml; the others are the runtime's own.
+_AS_CONFIGURED = "runtime"
 
 #: What the runtime inserts. Only its name matters here, by which the hook is found again.
 _HOOK: dict[str, object] = {"path": f"/usr/bin/{names.HOOK_NAMES[-1]}", "args": ["prestart"]}
+#: How a specification of a recorded host names its devices, as nvidia-ctk does by default.
+_STRATEGIES = ("index", "uuid")
 _PROGRAM = HookProgram(f"/usr/bin/{cdi_hooks.PROGRAM}", together=True)
 
 
@@ -39,33 +41,39 @@ class Started(NamedTuple):
     """A container after the runtime's changes.
 
     :ivar remarks: what the runtime logs about them.
-    :ivar left_out: why the hook is not called; "" if it is.
+    :ivar left_out: why the container gets nothing; "" if the hook is called, or there are edits.
+    :ivar edits: the CDI edits that the runtime applies in the place of the hook. ``container`` is
+        without them then.
     """
 
     container: ContainerSide
     remarks: tuple[Finding, ...]
     left_out: str
+    edits: tuple[CdiEdits, ...]
 
 
 def start(container: ContainerSide, host: HostSide, mode: str) -> Started:
     """Return the container as nvgraft-runtime passes it on.
 
-    :param mode: a key of :data:`RUNTIME_MODES`.
+    :param mode: ``runtime``, or one of :data:`nvgraft_cli.shell.arguments.RUNTIME_MODES`.
     :raises nvgraft.base.errors.Refusal: the runtime refuses it.
     """
 
+    look = _CaseLook(host)
     done = rewrite(
         container.data,
         host.config,
-        RUNTIME_MODES[mode] or host.config.runtime_mode,
+        host.config.runtime_mode if mode == _AS_CONFIGURED else mode,
         _HOOK,
-        lambda: _CaseLook(host),
+        lambda: look,
         lambda links: _PROGRAM.hooks(links_step(links)),
     )
     remarks = tuple(_remark(level, line) for level, line in done.log)
     called = _calls_hook(done.data)
+    if look.edits:
+        return Started(container, remarks, "", tuple(look.edits))
     reason = "" if called else "nvgraft-runtime leaves the hook out: " + _why_not(remarks)
-    return Started(container.rewritten(done.data), remarks, reason)
+    return Started(container.rewritten(done.data), remarks, reason, ())
 
 
 def _remark(level: str, line: str) -> Finding:
@@ -119,6 +127,13 @@ class _CaseLook(SourceLook):
     def __init__(self, host: HostSide) -> None:
         super().__init__(host.config, lambda: _PROGRAM)
         self._side = host
+        #: What the runtime has asked for.
+        self.edits: list[CdiEdits] = []
+
+    def generated(self, request: CdiRequest) -> Generated:
+        found = super().generated(request)
+        self.edits += found.edits
+        return found
 
     def open_source(self) -> CdiSource:
         return _CaseSource(self._side)
@@ -141,9 +156,27 @@ class _CaseLook(SourceLook):
         if self._side.document is None:
             from nvgraft.cdi.injection import inject
 
-            return inject(self._side.config.runtime_cdi_spec_dirs, devices)
-        raise Refusal(
-            "",
-            f"failed to inject CDI devices: unresolvable CDI devices {', '.join(devices)}",
-            "a recorded host has no CDI specifications: ask on the host itself",
-        )
+            found = inject(self._side.config.runtime_cdi_spec_dirs, devices)
+            self.edits += found.edits
+            return found
+        found = self._generated_specification(devices)
+        self.edits += found.edits
+        return found
+
+    def _generated_specification(self, devices: Sequence[str]) -> Generated:
+        """Return the edits of devices from the specification that a recorded host would have."""
+        from nvgraft.cdi.discovery import discover
+        from nvgraft.cdi.selection import no_such_device
+        from nvgraft.cdi.specification import KIND, host_spec
+
+        source = self._source()
+        discovered = discover(source.host(), source.search_path, source.facts(), source.finder)
+        spec = host_spec(discovered, _STRATEGIES, _PROGRAM)
+        known = {f"{KIND}={device.name}": device.edits for device in spec.devices}
+        unknown = [name for name in devices if name not in known]
+        if unknown:
+            text = f"unresolvable CDI devices {', '.join(unknown)}"
+            hint = no_such_device(unknown[0], list(known))
+            raise Refusal("", f"failed to inject CDI devices: {text}", hint)
+        line = "a recorded host has no CDI specifications: one that was just generated is taken"
+        return Generated([spec.edits, *(known[name] for name in devices)], [("info", line)])

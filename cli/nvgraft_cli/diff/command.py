@@ -19,6 +19,7 @@ examples:
   nvgraft diff eks-t4 runfile-a10x2
   nvgraft diff eks-t4 runfile-a10x2 --container ./web
   nvgraft diff web-1.tar web-2.tar --host eks-t4
+  nvgraft diff --mode legacy,jit-cdi ./web --host eks-t4    # before and after the update
   nvgraft diff plan.json pid:4711
   nvgraft diff plan.json /etc/cdi/nvidia.yaml --format markdown
 
@@ -39,8 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = _EXAMPLES
     parser.add_argument("a", metavar="A", type=source, help="one side (- reads standard input)")
-    parser.add_argument("b", metavar="B", type=source, help="the other side")
-    add_container(parser, None, "none: hosts are compared without a container")
+    parser.add_argument(
+        "b", metavar="B", type=source, nargs="?", help="the other side; none with two modes"
+    )
+    add_container(parser, None, "none: hosts are compared without a container", two_modes=True)
     add_host(parser)
     parser.add_argument(
         "--device", metavar="NAME", help="the device of a CDI specification (default: all)"
@@ -63,7 +66,7 @@ def _ask_first(args: argparse.Namespace) -> None:
     """Ask this machine's driver if a side is a container to plan for it."""
     from nvgraft_cli.diff.readers import is_container
 
-    if any(is_container(side) for side in (args.a, args.b)):
+    if any(is_container(side) for side in (args.a, args.b) if side is not None):
         ask_first(args)
 
 
@@ -73,11 +76,9 @@ def run(args: argparse.Namespace) -> int:
     :raises nvgraft_cli.shell.errors.InputError: when a side cannot be used.
     """
     from nvgraft_cli.diff.compare import compare
-    from nvgraft_cli.diff.readers import Context, read_side
     from nvgraft_cli.diff.render import markdown, text
 
-    context = Context(args.container, args.env, args.config, args.device, args.mode, args.host)
-    sides = [read_side(name, context) for name in (args.a, args.b)]
+    sides = _sides(args)
     alone = [side for side in sides if side.kind == "host"]
     if len(alone) == 1:
         raise InputError(
@@ -99,6 +100,32 @@ def run(args: argparse.Namespace) -> int:
         print(f"nvgraft diff: {printable(line)}", file=sys.stderr)
         return 2
     return int(not diff.equal)
+
+
+def _sides(args: argparse.Namespace) -> "list[Side]":
+    """Read the two sides: two descriptions, or one container in two modes.
+
+    :raises InputError: one is missing, or there is one too many.
+    """
+    from nvgraft_cli.diff.readers import Context, read_side
+
+    modes = args.mode.split(",")
+    if len(modes) == 2 and args.b is not None:
+        raise InputError(
+            f"--mode {args.mode}: {args.b} is one side too many | compare one container in two"
+            " modes, or two sides in one"
+        )
+    if len(modes) == 1 and args.b is None:
+        raise InputError("B is missing | name the other side, or two modes: --mode legacy,jit-cdi")
+    names = [args.a, args.a] if len(modes) == 2 else [args.a, args.b]
+    sides = []
+    for name, mode in zip(names, modes if len(modes) == 2 else modes * 2, strict=True):
+        context = Context(args.container, args.env, args.config, args.device, mode, args.host)
+        side = read_side(name, context)
+        if len(modes) == 2:
+            side.label = f"{side.label} in mode {mode}"
+        sides.append(side)
+    return sides
 
 
 def _stopped(side: "Side") -> bool:

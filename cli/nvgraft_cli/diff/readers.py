@@ -209,6 +209,9 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
     """Return the side of a checked ``nvgraft.plan/1`` document."""
     mounts: dict[str, ComparedMount] = {}
     nodes: dict[str, ComparedNode] = {}
+    environment: dict[str, Any] = {}
+    hooks: dict[str, Any] = {}
+    groups: list[int] = []
     side = Side(
         label,
         kind,
@@ -216,8 +219,8 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
         mounts,
         nodes,
         order=[],
-        environment={},
-        hooks={},
+        environment=environment,
+        hooks=hooks,
     )
     side.rules, side.links, side.files, side.directories, side.cache = {}, {}, {}, {}, {}
     order: list[str] = []
@@ -253,6 +256,13 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
             side.files[action["path"]] = rest
         elif op == "dir":
             side.directories[action["path"]] = rest
+        elif op == "env":
+            environment[action["name"]] = {"value": action["value"], "why": action["why"]}
+        elif op == "group":
+            groups.append(action["gid"])
+        elif op == "hook":
+            name = f"{action['stage']} {action['path']} {' '.join(action['args'][1:])}"
+            hooks[name] = {"why": action["why"]}
         else:
             side.cache |= {
                 directory: {"position": index, "why": action["why"]}
@@ -268,6 +278,7 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
     side.about = _flat(
         {key: document[key] for key in ("decision", "reason", "host", "request", "target")}
     )
+    side.about |= {"groups": groups} if groups else {}
     side.about |= {
         f"finding {finding['id']}: {finding['message']}": finding
         for finding in document["findings"]

@@ -4,11 +4,15 @@ A command takes those that it can use; a new shared argument is added here and n
 """
 
 import argparse
+from collections.abc import Callable
 
 from nvgraft_cli.shell.terminal import WHEN
 
 #: The title of the options of every command.
 EVERYWHERE = "every command"
+
+#: Modes of nvgraft-runtime that --mode names.
+RUNTIME_MODES = ("legacy", "jit-cdi", "cdi", "csv")
 
 #: What `-` stands for where a document, an image or a container is read.
 STDIN = "/dev/stdin"
@@ -66,10 +70,13 @@ def add_case(parser: argparse.ArgumentParser) -> None:
     add_host(parser)
 
 
-def add_container(parser: argparse.ArgumentParser, default: str | None, shown: str) -> None:
-    """Add ``--container`` (also ``--bundle``) and ``--env``.
+def add_container(
+    parser: argparse.ArgumentParser, default: str | None, shown: str, *, two_modes: bool = False
+) -> None:
+    """Add ``--container`` (also ``--bundle``), ``--env`` and ``--mode``.
 
     :param shown: the default, for the help text.
+    :param two_modes: whether --mode may name two modes with a comma between them.
     """
     parser.add_argument(
         "--container",
@@ -87,19 +94,41 @@ def add_container(parser: argparse.ArgumentParser, default: str | None, shown: s
         default=[],
         help="add to the container's environment",
     )
-    add_mode(parser)
+    add_mode(parser, two=two_modes)
 
 
-def add_mode(parser: argparse.ArgumentParser) -> None:
-    """Add ``--mode``."""
+def add_mode(parser: argparse.ArgumentParser, *, two: bool = False) -> None:
+    """Add ``--mode``.
+
+    :param two: whether it may name two modes with a comma between them.
+    """
+    known = ("hook", "runtime", *RUNTIME_MODES)
     parser.add_argument(
         "--mode",
-        choices=("hook", "runtime", "legacy"),
+        choices=None if two else known,
+        type=_modes(known) if two else str,
+        metavar="MODE[,MODE]" if two else None,
         default="hook",
         help="how containers are started: hook (default): the engine calls the hook; runtime:"
-        " through nvgraft-runtime, in the mode of config.toml; legacy: through"
-        " nvgraft-runtime.legacy",
+        " through nvgraft-runtime, in the mode of config.toml; or in the mode that is named: legacy"
+        " (the hook), jit-cdi (devices that the runtime generates), cdi (those of CDI"
+        " specifications), csv (Tegra)"
+        + ("; two modes with a comma compare one container (legacy,jit-cdi)" if two else ""),
     )
+
+
+def _modes(known: tuple[str, ...]) -> Callable[[str], str]:
+    """Return the type of a --mode that may have two modes."""
+
+    def read(text: str) -> str:
+        words = text.split(",")
+        if len(words) > 2 or not set(words) <= set(known):
+            raise argparse.ArgumentTypeError(
+                f"{text!r} | write one of {', '.join(known)}, or two of them: legacy,jit-cdi"
+            )
+        return text
+
+    return read
 
 
 def add_host(parser: argparse.ArgumentParser) -> None:

@@ -18,6 +18,8 @@ from nvgraft.plan.actions import (
     Tmpfs,
     UpdateLoaderCache,
 )
+from nvgraft.plan.edit_actions import AddGroup, RunHook, SetVariable
+from nvgraft_specs import cdi_hooks
 
 _GROUPS = ("utility", "compute", "video", "graphics", "display", "ngx", "")
 
@@ -94,6 +96,7 @@ def _lines(plan: Plan, style: _Style) -> Iterator[str]:
         "sockets and directories",
         [action for action in binds if action.kind != "file" and action.origin == "driver"],
     )
+    yield from _edits(plan.actions, style)
     yield from _devices(plan.actions, style)
     yield from _kernel_views(plan.actions, style)
     yield from _links(plan, style)
@@ -102,6 +105,30 @@ def _lines(plan: Plan, style: _Style) -> Iterator[str]:
             yield ""
             yield style.head("loader cache") + "  rebuilt with " + ", ".join(action.directories)
     yield from _findings(plan, style)
+
+
+def _edits(actions: Iterable[Action], style: _Style) -> Iterator[str]:
+    """Say what only CDI edits have: variables, groups, hooks, and files that these hooks write."""
+    variables = [action for action in actions if isinstance(action, SetVariable)]
+    if variables:
+        yield ""
+        yield style.head("variables")
+        yield from (f"  {action.name}={action.value}" for action in variables)
+    groups = [str(action.gid) for action in actions if isinstance(action, AddGroup)]
+    if groups:
+        yield ""
+        yield style.head("groups") + "  " + ", ".join(groups)
+    hooks = [action for action in actions if isinstance(action, RunHook)]
+    if hooks:
+        yield ""
+        yield style.head("hooks")
+        yield from (f"  {action.stage}: {_shortened(action)}" for action in hooks)
+
+
+def _shortened(hook: RunHook) -> str:
+    """Return the command line of a hook, of which only the first words of each step are shown."""
+    steps = [word for word in hook.args[1:] if word in cdi_hooks.STEP_NAMES]
+    return f"{hook.path} {', '.join(steps) or ' '.join(hook.args[1:])}"
 
 
 def _count(items: list[Bind], noun: str) -> str:

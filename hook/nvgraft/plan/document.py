@@ -17,6 +17,7 @@ from nvgraft.plan.actions import (
     UpdateLoaderCache,
     WriteFile,
 )
+from nvgraft.plan.edit_actions import AddGroup, RunHook, SetVariable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,6 +82,12 @@ def _fields(action: Action) -> dict[str, Any]:
         return {**device, "access": action.access}
     if isinstance(action, UpdateLoaderCache):
         return {"dirs": list(action.directories)}
+    if isinstance(action, SetVariable):
+        return {"name": action.name, "value": action.value}
+    if isinstance(action, AddGroup):
+        return {"gid": action.gid}
+    if isinstance(action, RunHook):
+        return {"stage": action.stage, "path": action.path, "args": list(action.args)}
     raise TypeError(f"no action: {action!r}")
 
 

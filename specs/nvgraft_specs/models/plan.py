@@ -83,7 +83,7 @@ class Tmpfs(Strict):
 
 
 class WriteFile(Strict):
-    """Write a file in a planned tmpfs."""
+    """Write a file: in a planned tmpfs, or as a step of a CDI hook on the root file system."""
 
     op: Literal["file"]
     path: AbsolutePath
@@ -120,9 +120,44 @@ class UpdateLoaderCache(Strict):
     why: Why
 
 
+class SetVariable(Strict):
+    """Set a variable in the container's environment (CDI edits only)."""
+
+    op: Literal["env"]
+    name: Annotated[str, StringConstraints(min_length=1)]
+    value: str
+    why: Why
+
+
+class AddGroup(Strict):
+    """Add a group to those of the container's process (CDI edits only)."""
+
+    op: Literal["group"]
+    gid: Number
+    why: Why
+
+
+class RunHook(Strict):
+    """Run an OCI hook (CDI edits only). The actions behind it are what the hook does."""
+
+    op: Literal["hook"]
+    stage: str
+    path: AbsolutePath
+    args: list[str]
+    why: Why
+
+
 Mount = Annotated[Bind | Tmpfs, Field(discriminator="type")]
 Action = Annotated[
-    MakeDirectory | Mount | WriteFile | Symlink | AllowDevice | UpdateLoaderCache,
+    MakeDirectory
+    | Mount
+    | WriteFile
+    | Symlink
+    | AllowDevice
+    | UpdateLoaderCache
+    | SetVariable
+    | AddGroup
+    | RunHook,
     Field(discriminator="op"),
 ]
 

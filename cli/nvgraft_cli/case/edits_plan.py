@@ -1,0 +1,268 @@
+"""Plan what CDI edits give a container: what the runtime adds, and then what the hooks of the edits
+make, offline.
+
+Nobody applies such a plan. The runtime carries out the edits, and nvgraft-cdi-hook makes a plan of
+its own for the steps, with the same code.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+
+from nvgraft.base.errors import Refusal
+from nvgraft.base.finding import Finding
+from nvgraft.cdi.edits import CdiEdits, CdiHook, CdiMount, CdiNode
+from nvgraft.container.offline_target import OfflineTarget
+from nvgraft.formats.ldcache import loader_flags
+from nvgraft.formats.tree import PathError
+from nvgraft.host.components import Host
+from nvgraft.plan.actions import (
+    Action,
+    Bind,
+    ChangeMode,
+    Injection,
+    MountedLibrary,
+    PlaceFile,
+    Plan,
+    PlanHost,
+    PlanTarget,
+    UpdateLoaderCache,
+    Why,
+    WriteFile,
+)
+from nvgraft.plan.edit_actions import AddGroup, RunHook, SetVariable
+from nvgraft.plan.hook_steps import PARAMS, TEXT_LIMIT, StepPlanner
+from nvgraft.plan.layout import Layout
+from nvgraft.request.config import Config
+from nvgraft.request.hook_steps import HookStep, UnknownStep, parse_steps
+from nvgraft.request.request import Request, Skip, requested_devices
+from nvgraft_cli.case.bundle import ContainerSide
+from nvgraft_cli.case.hosts import HostSide
+from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_specs import catalogue, cdi_hooks, names
+
+#: The programs whose steps are known, and the word that nvidia-ctk has before a step.
+_PROGRAMS = frozenset({cdi_hooks.PROGRAM, cdi_hooks.REFERENCE_PROGRAM, "nvidia-ctk"})
+_CTK_WORD = "hook"
+
+#: Options of a mount that a plan names.
+_SHOWN = ("nodev", "noexec", "nosuid", "ro")
+
+#: What CDI edits give whatever is requested: the driver's 64-bit files.
+_CAPABILITIES = tuple(name for name in names.CAPABILITIES if name != "compat32")
+
+_REASON = "the container asks for {}"
+
+
+def requested(container: ContainerSide, config: Config) -> Request:
+    """Return what a container asks for. CDI edits know no capabilities and check no requirement."""
+    asked = requested_devices(container.spec, config)
+    return Request(
+        () if isinstance(asked, Skip) else asked.ids,
+        _CAPABILITIES,
+        devices_from="CDI names" if isinstance(asked, Skip) else asked.source,
+        capabilities_from="CDI edits know no capabilities: all of the driver",
+    )
+
+
+def plan_edits(
+    edits: Sequence[CdiEdits], host: HostSide, request: Request, target: OfflineTarget
+) -> Plan:
+    """Return the plan of edits, in the order in which a runtime carries them out.
+
+    :raises Refusal: the runtime could not start the container, or a hook would fail.
+    """
+    facts = host.facts
+    planner = _EditPlanner(facts, target)
+    for part in edits:
+        planner.add(part)
+    actions = planner.actions
+    steps, findings = _steps(hook for part in edits for hook in part.hooks)
+    if steps:
+        before = PlannedTree(target.tree, Plan("inject", "", tuple(actions)), facts)
+        after = OfflineTarget(before, facts.machine, (), module=not host.config.simulated_host)
+        made = StepPlanner(after, _params(facts)).plan(steps)
+        findings += made.findings
+        actions += _in_documents(made.actions, _libraries(actions, facts), findings)
+    report = facts.report
+    return Injection(
+        _REASON.format(", ".join(request.devices) or "devices by their CDI names"),
+        PlanHost(
+            name=facts.name,
+            root=facts.root,
+            driver_version=report.driver_version,
+            cuda_version=report.cuda_version,
+        ),
+        request,
+        PlanTarget(
+            rootfs=target.rootfs,
+            libs_dir=planner.library_directory,
+            libs32_dir="",
+            bins_dir="/usr/bin",
+            uid=0,
+            gid=0,
+        ),
+        tuple(actions),
+        (),
+        tuple(findings),
+    )
+
+
+class _EditPlanner:
+    """Plans edits one after the other on one container."""
+
+    def __init__(self, host: Host, target: OfflineTarget) -> None:
+        self._host = host
+        self._root = host.root.rstrip("/")
+        self._layout = Layout(target, cgroups=True, root=host.root)
+        self._after: list[Action] = []
+        self._groups: set[int] = set()
+        self.library_directory = "/usr/lib"
+
+    @property
+    def actions(self) -> list[Action]:
+        """What was planned: variables and groups first, files and devices, hooks last."""
+        return [*self._layout.actions, *self._after]
+
+    def add(self, edits: CdiEdits) -> None:
+        """Plan edits of devices, or those that they share."""
+        for variable in edits.env:
+            name, _, value = variable.partition("=")
+            self._layout.actions.append(SetVariable(name, value, Why("", name, "of the CDI edits")))
+        for gid in edits.gids:
+            if gid not in self._groups:
+                self._groups.add(gid)
+                why = Why("", "additionalGids", "the group of a device node")
+                self._layout.actions.append(AddGroup(gid, why))
+        for node in edits.nodes:
+            self._add_node(node)
+        for mount in edits.mounts:
+            self._add_mount(mount)
+        for hook in edits.hooks:
+            why = Why("", hook.stage, "of the CDI edits")
+            self._after.append(RunHook(hook.stage, hook.path, hook.args, why))
+
+    def _add_node(self, node: CdiNode) -> None:
+        why = Why("", node.path, "a device node of the CDI edits")
+        rdev = (node.major, node.minor)
+        source = node.host_path or node.path
+        found = self._host.tree.lstat(source)
+        if found is not None and found.rdev is not None and not node.major:
+            rdev = found.rdev
+        mode = 0o666 if node.mode is None else node.mode
+        path = self._layout.resolve(node.path)
+        self._layout.placeholder(path, mode, why, accept="char", rdev=rdev)
+        # The runtime makes a node, and binds the host's in a user namespace.
+        self._layout.bind("device", "dev", source, path, ("rw",), mode, why, rdev)
+        self._layout.allow_device(rdev, why)
+
+    def _add_mount(self, mount: CdiMount) -> None:
+        why = Why(_capability(mount.target), mount.target, "a mount of the CDI edits")
+        path = mount.source
+        if self._root and path.startswith(self._root + "/"):
+            path = path.removeprefix(self._root)
+        try:
+            resolved, node = self._host.tree.find(path)
+        except PathError as error:
+            raise Refusal("", f"failed to mount {mount.source}: {error.text}", _STALE) from error
+        if node is None:
+            text = f'failed to mount "{mount.source}": no such file or directory'
+            raise Refusal("", text, _STALE)
+        options = tuple(option for option in _SHOWN if option in mount.options)
+        options = options if "ro" in options else (*options, "rw")
+        target = self._layout.resolve(mount.target)
+        if node.type == "dir":
+            self._layout.directory(target, 0o755, why)
+            self._layout.bind_directory(
+                "driver", resolved, mount.target, target, options, node.mode, why
+            )
+            return
+        kind = "socket" if node.type == "socket" else "file"
+        self._layout.placeholder(target, node.mode, why, accept=kind)
+        self._layout.bind(kind, "driver", resolved, target, options, node.mode, why, size=node.size)
+        if os.path.basename(target).startswith("libcuda.so."):
+            self.library_directory = os.path.dirname(target)
+
+
+_STALE = "the specification is older than the driver: write it again (nvgraft cdi refresh)"
+
+
+def _capability(target: str) -> str:
+    """Return the capability under which the hook would mount a file, for people to compare."""
+    name = os.path.basename(target)
+    rows = [row for row in catalogue.LIBRARIES if name.startswith(row.name)]
+    rows += [row for row in catalogue.BINARIES if name == row.name]
+    if not rows:
+        return ""
+    kind = rows[0].component_class
+    tables = (catalogue.LIBRARY_CLASSES, catalogue.BINARY_CLASSES)
+    return next(
+        (
+            capability
+            for table in tables
+            for capability, classes in table.items()
+            if kind in classes
+        ),
+        "",
+    )
+
+
+def _params(host: Host) -> str:
+    try:
+        return host.tree.read(PARAMS, TEXT_LIMIT).decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+
+
+def _steps(hooks: Iterable[CdiHook]) -> tuple[list[HookStep], list[Finding]]:
+    """Return the steps of hooks whose program is known, and a finding for each other hook."""
+    steps: list[HookStep] = []
+    findings = []
+    for hook in hooks:
+        words = list(hook.args[1:])
+        if words[:1] == [_CTK_WORD]:
+            del words[0]
+        while words[:1] == [cdi_hooks.CONFIG_OPTION]:
+            del words[:2]
+        known = os.path.basename(hook.path) in _PROGRAMS and words
+        parsed = parse_steps(words) if known else [UnknownStep(" ".join(hook.args) or hook.path)]
+        for step in parsed:
+            if isinstance(step, UnknownStep):
+                message = f"what the hook {hook.path} ({step.name}) does is not known"
+                hint = "ask the one who wrote the specification"
+                findings.append(Finding("cdi-hook-unknown", "info", message, hint))
+            else:
+                steps.append(step)
+    return steps, findings
+
+
+def _libraries(actions: Iterable[Action], host: Host) -> Iterator[MountedLibrary]:
+    """Yield the libraries that the edits mount."""
+    wide, narrow = loader_flags(host.machine)
+    for action in actions:
+        if not isinstance(action, Bind) or action.kind != "file" or ".so" not in action.target:
+            continue
+        try:
+            facts = host.tree.elf(action.path, sections=False)
+        except (OSError, ValueError):
+            continue
+        directory, name = os.path.split(action.target)
+        flags = wide if facts.bits == 64 else narrow
+        yield MountedLibrary(directory, name, facts.soname or name, flags)
+
+
+def _in_documents(
+    actions: Iterable[Action], libraries: Iterable[MountedLibrary], findings: list[Finding]
+) -> Iterator[Action]:
+    """Yield what a hook makes as actions that a plan's document has."""
+    for action in actions:
+        if isinstance(action, PlaceFile):
+            yield WriteFile(action.path, action.mode, action.content, action.why)
+        elif isinstance(action, ChangeMode):
+            message = f"a hook sets the mode of {action.path} to {action.mode:04o}"
+            findings.append(Finding("cdi-hook-mode", "info", message, "nothing to do"))
+        elif isinstance(action, UpdateLoaderCache):
+            yield UpdateLoaderCache(
+                action.directories, action.why, tuple(libraries), action.searched
+            )
+        else:
+            yield action
