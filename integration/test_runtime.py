@@ -1,11 +1,12 @@
 """nvgraft-runtime in the place of runc, called directly and by containerd."""
 
 import json
+import subprocess
 from typing import Any
 
 import pytest
 
-from containers import CONFIG, LOOK, Bundle, Run, environment
+from containers import CONFIG, HOST, LOOK, Bundle, Run, environment
 from test_engines import CONTAINERD, DENIED, LIBCUDA, assert_grafted
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64", "cgroup-v1")
@@ -113,3 +114,32 @@ def test_a_container_gets_its_driver_from_edits(plain: Bundle, mode: str, hooks:
     config = json.loads(done.stdout.partition(f"\n{CONFIG}\n")[2])
     assert list(config["hooks"]) == ["createContainer"]
     assert (len(config["hooks"]["createContainer"]) == 1) == (hooks == "one")
+
+
+def test_a_plan_of_edits_is_what_the_container_gets(plain: Bundle) -> None:
+    """`plan --mode jit-cdi`, made from files alone, names the mounts, nodes and links that the
+    started container has.
+    """
+    bundle = str(plain.path)
+    before = plain.path / "plan.json"
+    with before.open("w") as file:
+        words = ["plan", "--container", bundle, "--host", HOST, "--mode", "jit-cdi"]
+        subprocess.run(
+            [str(plain.installed.cli), *words, "--format", "json"], stdout=file, check=True
+        )
+    actions = json.loads(before.read_text())["actions"]
+    before.unlink()
+    done = plain.on_host(f"{set_mode('jit-cdi')} && {plain.lifecycle()}")
+    assert done.returncode == 0, done.stderr
+    mounted = {line.split()[4] for line in done.stdout.splitlines() if " - " in line}
+    files = {a["target"] for a in actions if a["op"] == "mount" and a["kind"] != "device"}
+    assert "/proc/driver/nvidia/params" not in files or "/proc/driver/nvidia/params" in mounted
+    assert {path for path in files if path in mounted} == files
+    assert not [path for path in mounted if "nvidia" in path and path not in files]
+    nodes = {a["target"] for a in actions if a["op"] == "mount" and a["kind"] == "device"}
+    assert {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"} <= nodes
+    links = {a["path"] for a in actions if a["op"] == "symlink"}
+    made = {
+        line.split()[1].removeprefix(f"{bundle}/rootfs") for line in done.changes if " l " in line
+    }
+    assert made == {path for path in links if not path.startswith("/dev/")}

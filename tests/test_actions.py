@@ -32,6 +32,7 @@ from nvgraft.plan.actions import (
     WriteFile,
 )
 from nvgraft.plan.document import action_document, plan_document
+from nvgraft.plan.edit_actions import AddGroup, RunHook, SetVariable
 from nvgraft.plan.planner import make_plan
 from nvgraft.plan.settings import Settings
 from nvgraft.request.request import Request
@@ -111,6 +112,18 @@ REASON = {"capability": "compute", "row": "libcuda.so", "found": "loader cache"}
             UpdateLoaderCache(("/a", "/b"), WHY),
             {"op": "ldcache", "dirs": ["/a", "/b"], "why": REASON},
         ),
+        (SetVariable("A", "b", WHY), {"op": "env", "name": "A", "value": "b", "why": REASON}),
+        (AddGroup(44, WHY), {"op": "group", "gid": 44, "why": REASON}),
+        (
+            RunHook("createContainer", "/h", ["h", "x"], WHY),
+            {
+                "op": "hook",
+                "stage": "createContainer",
+                "path": "/h",
+                "args": ["h", "x"],
+                "why": REASON,
+            },
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Action) else "",
 )
@@ -133,11 +146,14 @@ def test_every_kind_of_action_is_tested() -> None:
     and PlaceFile are not.
     """
     assert {kind.__name__ for kind in Action.__subclasses__()} == {
+        "AddGroup",
         "AllowDevice",
         "Bind",
         "ChangeMode",
         "MakeDirectory",
         "PlaceFile",
+        "RunHook",
+        "SetVariable",
         "Symlink",
         "Tmpfs",
         "UpdateLoaderCache",

@@ -177,7 +177,7 @@ def test_a_refused_plan_says_what_a_person_reads(tmp_path: Path, capsys: Capture
             ("plan", "--format=json", "--mode", "x"),
             "plan",
             "argument --mode: invalid choice: 'x'",
-            "choose hook, runtime or legacy",
+            "choose hook, runtime, legacy, jit-cdi, cdi or csv",
         ),
         (
             ("plam", "--format", "json"),

@@ -93,7 +93,7 @@ def test_the_hook_is_left_out_where_the_runtime_adds_the_devices(tmp_path: Path)
     bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=0"))
     plan, refusal = plan_bundle(bundle, HOST, None, mode="runtime")
     assert refusal is None
-    assert plan.decision == "skip"
+    assert plan.decision == "inject"
     assert "mode jit-cdi adds the devices: NVIDIA_VISIBLE_DEVICES=0" in plan.reason
 
 
@@ -105,17 +105,17 @@ def test_a_board_of_the_gallery_is_served_by_its_csv_files(tmp_path: Path) -> No
     assert "mode csv adds the devices: NVIDIA_VISIBLE_DEVICES=all" in plan.reason
 
 
-def test_devices_of_specifications_are_not_recorded(tmp_path: Path) -> None:
-    """With mode cdi the runtime refuses a recorded host, which has no specifications; mode legacy
-    does not look at config.toml, and the hook refuses.
+def test_devices_of_specifications_are_taken_from_a_new_one(tmp_path: Path) -> None:
+    """A recorded host has no specifications: mode cdi takes the one that would be generated; mode
+    legacy does not look at config.toml, and the hook refuses.
     """
     bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=0"))
     config = tmp_path / "config.toml"
     config.write_text(runtime('mode = "cdi"'))
     plan, refusal = plan_bundle(bundle, HOST, str(config), mode="runtime")
-    assert plan.decision == "refuse"
-    assert refusal is not None
-    assert "unresolvable CDI devices nvidia.com/gpu=0 | a recorded host" in refusal.line()
+    assert refusal is None
+    assert plan.reason == "mode cdi adds the devices: NVIDIA_VISIBLE_DEVICES=0"
+    assert any("just generated" in finding.message for finding in plan.findings)
     _, refusal = plan_bundle(bundle, HOST, str(config), mode="legacy")
     assert refusal is not None and "the mode is cdi" in refusal.line()
 
@@ -137,7 +137,6 @@ def test_an_unreadable_config_json_is_refused_in_the_words_of_the_runtime(tmp_pa
         (["why", "nvidia-smi", "--host", HOST], 1),
         (["doctor", "--host", HOST], 1),
         (["diff", HOST, "eks-t4"], 1),
-        (["prove", "--host", HOST], 1),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -153,10 +152,14 @@ def test_every_command_about_a_container_has_the_mode(
 
 
 def test_a_matrix_has_the_mode(tmp_path: Path, capsys: Captured) -> None:
-    """With --mode runtime the matrix skips a container whose GPUs the runtime hides."""
-    bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_GDS=enabled"))
-    for more, outcome in (([], "runs"), (["--mode", "runtime"], "skipped")):
-        assert main(["matrix", HOST, "--containers", bundle, "--format", "json", *more]) == 0
+    """In the runtime's mode a requirement is not checked, so that the container runs."""
+    bundle = str(
+        make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=99")
+    )
+    for more, outcome in (([], "refused"), (["--mode", "runtime"], "runs")):
+        assert main(["matrix", HOST, "--containers", bundle, "--format", "json", *more]) == int(
+            outcome == "refused"
+        )
         (row,) = json.loads(capsys.readouterr().out)["hosts"]
         assert row["cells"][0]["outcome"] == outcome
 

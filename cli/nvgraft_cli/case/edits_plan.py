@@ -33,6 +33,7 @@ from nvgraft.plan.edit_actions import AddGroup, RunHook, SetVariable
 from nvgraft.plan.hook_steps import PARAMS, TEXT_LIMIT, StepPlanner
 from nvgraft.plan.layout import Layout
 from nvgraft.request.config import Config
+from nvgraft.request.decision import Decision
 from nvgraft.request.hook_steps import HookStep, UnknownStep, parse_steps
 from nvgraft.request.request import Request, Skip, requested_devices
 from nvgraft_cli.case.bundle import ContainerSide
@@ -50,8 +51,6 @@ _SHOWN = ("nodev", "noexec", "nosuid", "ro")
 #: What CDI edits give whatever is requested: the driver's 64-bit files.
 _CAPABILITIES = tuple(name for name in names.CAPABILITIES if name != "compat32")
 
-_REASON = "the container asks for {}"
-
 
 def requested(container: ContainerSide, config: Config) -> Request:
     """Return what a container asks for. CDI edits know no capabilities and check no requirement."""
@@ -65,13 +64,15 @@ def requested(container: ContainerSide, config: Config) -> Request:
 
 
 def plan_edits(
-    edits: Sequence[CdiEdits], host: HostSide, request: Request, target: OfflineTarget
+    edits: Sequence[CdiEdits], host: HostSide, decision: Decision, target: OfflineTarget
 ) -> Plan:
     """Return the plan of edits, in the order in which a runtime carries them out.
 
+    :param decision: with the request.
     :raises Refusal: the runtime could not start the container, or a hook would fail.
     """
     facts = host.facts
+    assert decision.request is not None
     planner = _EditPlanner(facts, target)
     for part in edits:
         planner.add(part)
@@ -85,14 +86,14 @@ def plan_edits(
         actions += _in_documents(made.actions, _libraries(actions, facts), findings)
     report = facts.report
     return Injection(
-        _REASON.format(", ".join(request.devices) or "devices by their CDI names"),
+        decision.reason,
         PlanHost(
             name=facts.name,
             root=facts.root,
             driver_version=report.driver_version,
             cuda_version=report.cuda_version,
         ),
-        request,
+        decision.request,
         PlanTarget(
             rootfs=target.rootfs,
             libs_dir=planner.library_directory,

@@ -64,13 +64,13 @@ class Case:
             return
         self.container, self._remarks = started.container, started.remarks
         self._edits = started.edits
-        if started.left_out:
-            self._not_called = Decision("skip", started.left_out)
-        elif started.edits:
+        if started.edits:
             from nvgraft_cli.case.edits_plan import requested
 
             request = requested(self._given, self.host.config)
-            self._not_called = Decision("inject", "nvgraft-runtime adds CDI edits", request=request)
+            self._not_called = Decision("inject", started.left_out, request=request)
+        elif started.left_out:
+            self._not_called = Decision("skip", started.left_out)
 
     def with_env(self, env: Sequence[str]) -> "Case":
         """Return the case of the container with ``NAME=VALUE`` entries added."""
@@ -135,7 +135,7 @@ class Case:
         if self._edits:
             from nvgraft_cli.case.edits_plan import plan_edits
 
-            return plan_edits(self._edits, self.host, decision.request, target)
+            return plan_edits(self._edits, self.host, decision, target)
         request, settings = decision.request, self.host.settings
         if not self.host.gpus_known:
             request = _of_files(request)

@@ -41,7 +41,7 @@ class Started(NamedTuple):
     """A container after the runtime's changes.
 
     :ivar remarks: what the runtime logs about them.
-    :ivar left_out: why the container gets nothing; "" if the hook is called, or there are edits.
+    :ivar left_out: why the hook is not called; "" if it is.
     :ivar edits: the CDI edits that the runtime applies in the place of the hook. ``container`` is
         without them then.
     """
@@ -71,7 +71,7 @@ def start(container: ContainerSide, host: HostSide, mode: str) -> Started:
     remarks = tuple(_remark(level, line) for level, line in done.log)
     called = _calls_hook(done.data)
     if look.edits:
-        return Started(container, remarks, "", tuple(look.edits))
+        return Started(container, remarks, _why_not(remarks), tuple(look.edits))
     reason = "" if called else "nvgraft-runtime leaves the hook out: " + _why_not(remarks)
     return Started(container.rewritten(done.data), remarks, reason, ())
 

@@ -107,7 +107,7 @@ def add_mode(parser: argparse.ArgumentParser, *, two: bool = False) -> None:
         "--mode",
         choices=None if two else known,
         type=_modes(known) if two else str,
-        metavar="MODE[,MODE]" if two else None,
+        metavar="MODE[,MODE]" if two else "MODE",
         default="hook",
         help="how containers are started: hook (default): the engine calls the hook; runtime:"
         " through nvgraft-runtime, in the mode of config.toml; or in the mode that is named: legacy"

@@ -1,0 +1,201 @@
+"""Plans of containers that the runtime starts with CDI edits: modes jit-cdi, cdi and csv."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvgraft.base.errors import Refusal
+from nvgraft.cdi.edits import CdiEdits, CdiHook, CdiMount, CdiNode
+from nvgraft.plan.actions import Injection
+from nvgraft.request.config import Config
+from nvgraft.request.decision import Decision
+from nvgraft_cli.case.bundle import open_container
+from nvgraft_cli.case.edits_plan import plan_edits, requested
+from nvgraft_cli.case.hosts import HostSide, read_snapshot
+from nvgraft_cli.shell.main import main
+from nvgraft_specs.models.plan import parse_plan
+
+EXAMPLES = Path(__file__).parent.parent / "docs" / "examples"
+Captured = pytest.CaptureFixture[str]
+
+
+def planned(capsys: Captured, *words: str, code: int = 0) -> dict[str, Any]:
+    """Return the checked document of a plan."""
+    assert main(["plan", "--format", "json", *words]) == code
+    out = capsys.readouterr().out
+    parse_plan(out.encode(), "plan")
+    document: dict[str, Any] = json.loads(out)
+    return document
+
+
+def of(document: dict[str, Any], op: str) -> list[dict[str, Any]]:
+    """Return the actions with an operation."""
+    return [action for action in document["actions"] if action["op"] == op]
+
+
+def test_generated_devices_are_a_plan(capsys: Captured) -> None:
+    """Mode jit-cdi gives all of the driver, and variables and a hook; the hook's steps are actions
+    too, the loader cache included.
+    """
+    plan = planned(
+        capsys,
+        "--container",
+        str(EXAMPLES / "one-gpu"),
+        "--host",
+        "runfile-a10x2",
+        "--mode",
+        "jit-cdi",
+    )
+    targets = {action["target"] for action in of(plan, "mount")}
+    assert "/usr/lib/x86_64-linux-gnu/libnvidia-encode.so.560.35.03" in targets
+    assert {"/dev/nvidia0", "/dev/nvidiactl"} <= targets
+    assert "/dev/nvidia1" not in targets
+    assert {action["name"]: action["value"] for action in of(plan, "env")}[
+        "NVIDIA_VISIBLE_DEVICES"
+    ] == "void"
+    (hook,) = of(plan, "hook")
+    assert hook["stage"] == "createContainer"
+    assert {"create-symlinks", "update-ldcache"} <= set(hook["args"])
+    links = {action["path"]: action["target"] for action in of(plan, "symlink")}
+    assert links["/usr/lib/x86_64-linux-gnu/libcuda.so.1"] == "libcuda.so.560.35.03"
+    assert of(plan, "ldcache")
+
+
+@pytest.mark.parametrize(
+    "host", ["runfile-a10x2", "eks-t4", "operator-driver-root", "debian-a100x8"]
+)
+def test_the_loader_finds_the_driver_as_in_mode_legacy(host: str, capsys: Captured) -> None:
+    """The same program loads the same file of the host in both modes."""
+    found = []
+    for mode in ("legacy", "jit-cdi", "cdi"):
+        words = ["prove", "--container", str(EXAMPLES / "training"), "--host", host, "--mode", mode]
+        words += ["--env", "NVIDIA_DISABLE_REQUIRE=1", "--format", "json"]
+        assert main(words) == 0
+        file = json.loads(capsys.readouterr().out)["proofs"][0]["file"]
+        # CDI keeps the host's directory, the hook takes that of the image.
+        found.append({**file, "path": Path(file["path"]).name})
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_group_for_a_node_that_only_its_group_may_open(capsys: Captured) -> None:
+    """The operation has the number of the group."""
+    host = HostSide("eks-t4", Config(), read_snapshot("eks-t4"))
+    node = CdiNode("/dev/nvidia0", major=195, mode=0o660)
+    with open_container(str(EXAMPLES / "one-gpu")) as container:
+        target = container.target("x86_64", module=True)
+        decision = Decision("inject", "asked", request=requested(container, host.config))
+        plan = plan_edits([CdiEdits(nodes=[node], gids=[44, 44])], host, decision, target)
+    groups = [action for action in plan.actions if action.op == "group"]
+    assert [vars(action)["gid"] for action in groups] == [44]
+
+
+def plan_of(edits: CdiEdits) -> Injection:
+    """Plan edits for an example container on a host of the gallery."""
+    host = HostSide("eks-t4", Config(), read_snapshot("eks-t4"))
+    with open_container(str(EXAMPLES / "one-gpu")) as container:
+        target = container.target("x86_64", module=True)
+        decision = Decision("inject", "asked", request=requested(container, host.config))
+        plan = plan_edits([edits], host, decision, target)
+    assert isinstance(plan, Injection)
+    return plan
+
+
+def test_a_stale_specification() -> None:
+    """A mount of a file that is gone is what engines refuse after an upgrade of the driver."""
+    gone = CdiMount("/usr/lib64/libcuda.so.450.1", "/usr/lib64/libcuda.so.450.1", ("ro",))
+    with pytest.raises(Refusal) as caught:
+        plan_of(CdiEdits(mounts=[gone]))
+    assert (
+        caught.value.text
+        == 'failed to mount "/usr/lib64/libcuda.so.450.1": no such file or directory'
+    )
+    assert "older than the driver" in caught.value.hint
+
+
+def test_a_hook_of_a_strangers_program() -> None:
+    """Nobody knows what it does, and the plan says so."""
+    plan = plan_of(CdiEdits(hooks=[CdiHook("createContainer", "/opt/x/hook", ("hook", "do"))]))
+    assert [(finding.id, finding.level) for finding in plan.findings] == [
+        ("cdi-hook-unknown", "info")
+    ]
+
+
+def test_hooks_of_the_reference_are_known() -> None:
+    """One hook for each step, also as nvidia-ctk, has the same effect."""
+    link = ("create-symlinks", "--link", "libx.so.1::/usr/lib/libx.so")
+    hooks = [
+        CdiHook("createContainer", "/usr/bin/nvidia-cdi-hook", ("nvidia-cdi-hook", *link)),
+        CdiHook(
+            "createContainer",
+            "/usr/bin/nvidia-ctk",
+            ("nvidia-ctk", "hook", "chmod", "--mode", "755", "--path", "/etc"),
+        ),
+    ]
+    plan = plan_of(CdiEdits(hooks=hooks))
+    assert [vars(action)["path"] for action in plan.actions if action.op == "symlink"] == [
+        "/usr/lib/libx.so"
+    ]
+    assert all(finding.id != "cdi-hook-unknown" for finding in plan.findings)
+
+
+@pytest.mark.parametrize(("mode", "name"), [("jit-cdi", "7"), ("cdi", "nvidia.com/gpu=7")])
+def test_a_device_that_does_not_exist(mode: str, name: str, capsys: Captured) -> None:
+    """The refusal has the reference's words, and the names that do exist."""
+    words = ["--container", str(EXAMPLES / "one-gpu"), "--env", "NVIDIA_VISIBLE_DEVICES=7"]
+    assert main(["plan", *words, "--host", "runfile-a10x2", "--mode", mode]) == 1
+    error = capsys.readouterr().err
+    assert f"there is no {name}: " in error
+    assert "request one of" in error
+
+
+def test_a_board_with_csv_files(capsys: Captured) -> None:
+    """Mode csv has the board's files, and no driver of another platform."""
+    plan = planned(
+        capsys, "--container", str(EXAMPLES / "one-gpu"), "--host", "jetson-orin", "--mode", "csv"
+    )
+    targets = {action["target"] for action in of(plan, "mount")}
+    assert "/usr/lib/aarch64-linux-gnu/tegra/libcuda.so.1.1" in targets
+
+
+def test_one_container_in_two_modes(capsys: Captured) -> None:
+    """The question after an update: what is another now?"""
+    words = ["diff", "--mode", "legacy,jit-cdi", str(EXAMPLES / "training"), "--host", "eks-t4"]
+    assert main(words) == 1
+    out = capsys.readouterr().out
+    assert "training in mode legacy" in out
+    assert "cuda>=12.0" in out.split("→")[0]  # which jit-cdi does not check
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--mode", "legacy,jit-cdi", "eks-t4", "mig-h100"], "mig-h100 is one side too many"),
+        (["eks-t4"], "B is missing | name the other side, or two modes"),
+    ],
+)
+def test_sides_and_modes(words: list[str], text: str, capsys: Captured) -> None:
+    """Two modes take one side, one mode takes two."""
+    assert main(["diff", *words]) == 2
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["jit_cdi", "legacy,jit-cdi,cdi"])
+def test_a_mode_that_does_not_exist(mode: str, capsys: Captured) -> None:
+    """The modes are named."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["diff", "eks-t4", "--mode", mode])
+    assert "legacy" in capsys.readouterr().err
+
+
+def test_an_operation_that_a_reader_does_not_know(tmp_path: Path, capsys: Captured) -> None:
+    """A plan of a later version is refused, with the name of the operation."""
+    plan = planned(capsys, "--container", str(EXAMPLES / "one-gpu"), "--host", "eks-t4")
+    plan["actions"][0]["op"] = "teleport"
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan))
+    assert main(["diff", str(path), "eks-t4", "--container", str(EXAMPLES / "one-gpu")]) == 2
+    error = capsys.readouterr().err
+    assert "teleport" in error
+    assert len(error.splitlines()) == 1
