@@ -166,7 +166,7 @@ class _CaseLook(SourceLook):
     def _generated_specification(self, devices: Sequence[str]) -> Generated:
         """Return the edits of devices from the specification that a recorded host would have."""
         from nvgraft.cdi.discovery import discover
-        from nvgraft.cdi.selection import no_such_device
+        from nvgraft.cdi.nearest import no_such_device
         from nvgraft.cdi.specification import KIND, host_spec
 
         source = self._source()
