@@ -15,6 +15,8 @@ Source: reference behaviour 10.3 and the rules of nvidia-cdi-hook. Data only.
 #: The installed program, and the reference's, which takes the same sub-commands.
 PROGRAM = "nvgraft-cdi-hook"
 REFERENCE_PROGRAM = "nvidia-cdi-hook"
+#: Another program of the reference, and the word that it has before a sub-command.
+CTK_PROGRAM, CTK_WORD = "nvidia-ctk", "hook"
 
 CREATE_SYMLINKS = "create-symlinks"
 ENABLE_CUDA_COMPAT = "enable-cuda-compat"

@@ -41,9 +41,8 @@ from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_specs import catalogue, cdi_hooks, names
 
-#: The programs whose steps are known, and the word that nvidia-ctk has before a step.
-_PROGRAMS = frozenset({cdi_hooks.PROGRAM, cdi_hooks.REFERENCE_PROGRAM, "nvidia-ctk"})
-_CTK_WORD = "hook"
+#: The programs whose steps are known.
+_PROGRAMS = frozenset({cdi_hooks.PROGRAM, cdi_hooks.REFERENCE_PROGRAM, cdi_hooks.CTK_PROGRAM})
 
 #: Options of a mount that a plan names.
 _SHOWN = ("nodev", "noexec", "nosuid", "ro")
@@ -220,7 +219,7 @@ def _steps(hooks: Iterable[CdiHook]) -> tuple[list[HookStep], list[Finding]]:
     findings = []
     for hook in hooks:
         words = list(hook.args[1:])
-        if words[:1] == [_CTK_WORD]:
+        if words[:1] == [cdi_hooks.CTK_WORD]:
             del words[0]
         while words[:1] == [cdi_hooks.CONFIG_OPTION]:
             del words[:2]

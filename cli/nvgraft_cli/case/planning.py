@@ -20,7 +20,9 @@ from nvgraft.request.request import ImexChannels, Request, check_request
 from nvgraft_cli.case.bundle import ContainerSide, open_container
 from nvgraft_cli.case.hosts import HostSide, open_host
 from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.case.rewritten import edits_in
 from nvgraft_cli.shell import logs
+from nvgraft_cli.shell.arguments import CDI_MODES
 
 #: The finding of every plan for a host that was recorded from the files of a driver.
 NO_GPUS = Finding(
@@ -49,6 +51,7 @@ class Case:
         self._remarks: tuple[Finding, ...] = ()
         self._not_called: Decision | None = None
         self._edits: tuple[CdiEdits, ...] = ()
+        self._edited_before: str | None = None
         container.bound(Bounds(*host.config.image_limits))
         if mode != "hook":
             self._start()
@@ -71,6 +74,21 @@ class Case:
             self._not_called = Decision("inject", started.left_out, request=request)
         elif started.left_out:
             self._not_called = Decision("skip", started.left_out)
+
+    @property
+    def by_edits(self) -> bool:
+        """Whether CDI edits take the place of the hook for this container."""
+        return bool(self._edits) or self._mode in CDI_MODES
+
+    @property
+    def edited_before(self) -> str:
+        """What tells that config.json has CDI edits already, or "".
+
+        :raises nvgraft.base.errors.Refusal: config.json is not an OCI configuration.
+        """
+        if self._edited_before is None:
+            self._edited_before = edits_in(self._given)
+        return self._edited_before
 
     def with_env(self, env: Sequence[str]) -> "Case":
         """Return the case of the container with ``NAME=VALUE`` entries added."""
@@ -105,6 +123,8 @@ class Case:
             if isinstance(refusal, OutOfBounds):
                 self._given.beyond = refusal
             plan, refused = Plan("refuse", refusal.reference_line()), refusal
+        if refused is None and self.edited_before:
+            plan.reason = f"{self.edited_before}; {plan.reason}"
         return _with_remarks(plan, self._remarks), refused
 
     @cached_property

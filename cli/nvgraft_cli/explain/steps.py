@@ -78,6 +78,8 @@ def _headline(case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proo
     if refusal is not None:
         return f"The hook refuses, and the container does not start: {refusal.text}"
     if not isinstance(plan, Injection):
+        if case.edited_before:
+            return f"The hook does nothing: {plan.reason}"
         return f"The hook does nothing, and the container starts without the driver: {plan.reason}"
     binds = [action for action in plan.actions if isinstance(action, Bind)]
     nodes = f"{sum(action.kind == 'device' for action in binds)} device nodes"
@@ -87,6 +89,8 @@ def _headline(case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proo
     amount = size(sum(action.size for action in binds))
     counts = f"{files} files ({amount}), {nodes}, {len(plan.links)} SONAME links"
     headline = f"The container gets driver {plan.host.driver_version}: {counts}"
+    if case.edited_before:
+        headline = f"{headline}; {case.edited_before}"
     trouble = next((proof.trouble for proof in proofs if proof.trouble), "")
     return f"{headline}; but {trouble}" if trouble else headline
 

@@ -12,7 +12,8 @@ from nvgraft_cli.shell.terminal import WHEN
 EVERYWHERE = "every command"
 
 #: Modes of nvgraft-runtime that --mode names.
-RUNTIME_MODES = ("legacy", "jit-cdi", "cdi", "csv")
+CDI_MODES = ("jit-cdi", "cdi", "csv")
+RUNTIME_MODES = ("legacy", *CDI_MODES)
 
 #: What `-` stands for where a document, an image or a container is read.
 STDIN = "/dev/stdin"

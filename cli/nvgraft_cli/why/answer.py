@@ -120,6 +120,8 @@ def answer(text: str, case: Case) -> Answer:
     if loading is not None and not loading.final.foreign:
         loading = None
     excluded = exclusion(subject, case, plan, refusal)
+    if plan.decision == "skip" and case.edited_before:
+        return Answer(text, subject.kind, (), on_host, excluded, (), loading)
     change = smallest_change(subject, case, lambda other: bool(matching(subject, other, gpus)))
     return Answer(text, subject.kind, (), on_host, excluded, change, loading)
 

@@ -107,6 +107,8 @@ def exclusion(subject: Subject, case: Case, plan: Plan, refusal: Refusal | None)
     if refusal is not None:
         return Exclusion("refused", f"the container does not start: {refusal.line()}")
     if not isinstance(plan, Injection):
+        if case.edited_before:
+            return Exclusion("not-recorded", plan.reason, "look into the mounts of config.json")
         return Exclusion("nothing-requested", f"the container gets nothing: {plan.reason}")
     inventory = case.host.inventory
     if subject.kind == "capability":

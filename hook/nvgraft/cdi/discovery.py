@@ -280,7 +280,7 @@ class InstalledDriver:
         directories = self._driver_directories()
         libraries = self._libraries(directories)
         return Contents(
-            env=[f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(directories)}"],
+            env=[f"{names.LIBCUDA_DIR}={':'.join(directories)}"],
             mounts=[
                 *map(self._mount, libraries),
                 *(() if NO_SOCKETS in self._features else self._sockets()),
