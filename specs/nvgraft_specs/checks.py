@@ -135,6 +135,16 @@ FAILURES = (
     ),
     Failure("cdi-stale", "a CDI specification names missing files", "error stat'ing file"),
     Failure(
+        "cdi-directories",
+        "an engine does not read the directories of the CDI specifications",
+        "unresolvable CDI devices nvidia.com/gpu=all",
+    ),
+    Failure(
+        "cdi-and-legacy",
+        "CDI edits and the prestart hook both act on the container",
+        "NVIDIA_VISIBLE_DEVICES=void",
+    ),
+    Failure(
         "unknown-device",
         "the container asks for a device that the host does not have",
         "device error: unknown device",

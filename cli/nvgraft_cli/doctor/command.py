@@ -128,7 +128,10 @@ def _answer(patient: "Patient", args: argparse.Namespace) -> int:
             )
         ]
         sentences = dict.fromkeys([of_host, sentence])  # one and the same without a container
-        terminal.show("\n".join([*lines, *map(printable, sentences)]))
+        started = patient.has_container and patient.refusal is None
+        edited = patient.case.edited_before if started else ""
+        note = [f"note: {printable(edited)}"] if edited else []
+        terminal.show("\n".join([*note, *lines, *map(printable, sentences)]))
     if patient.has_container:
         return int(makes_container_bad(patient, results))
     return int(any(result.findings for result in results))

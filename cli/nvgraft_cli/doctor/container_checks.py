@@ -5,19 +5,36 @@ The docstring of each check names the threads that reported the failure.
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import PathError
 from nvgraft.host.gpus import DriverReport
-from nvgraft.request.request import Skip, device_variables, resolve_request
+from nvgraft.request.request import (
+    Skip,
+    device_variables,
+    requested_devices,
+    requirements_of,
+)
 from nvgraft.request.requirements import alternatives, check
+from nvgraft_cli.case.rewritten import is_cdi_hook
 from nvgraft_cli.doctor.host_checks import gpu_hooks
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 from nvgraft_specs import brands, catalogue, names
 
 _PREFIXES = tuple(row.name for row in catalogue.LIBRARIES)
 _VERSIONED = re.compile(r"^(lib[\w+-]+\.so)\.(\d{3,4}\.\d+(?:\.\d+)?)$")
+
+#: The stages at which the hook is called.
+_BEFORE = ("prestart", "createRuntime")
+
+#: In refusals of a device that no CDI specification has, or that cannot be generated.
+_NO_SUCH = (
+    "unresolvable CDI devices",
+    "device spec generators: failed to get ",
+    "device spec generators: identifier is not",
+    "device spec generators: unsupported device id",
+)
 
 #: Alternatives of requirements to list: a CUDA image has some thirty, a hostile one any number.
 _ALTERNATIVES = 100
@@ -40,15 +57,19 @@ def devices_not_requested(patient: Patient) -> Iterator[Diagnosis]:
     Reported in NVIDIA/nvidia-container-toolkit#718, #672; NVIDIA/nvidia-docker#1668, #1226;
     containers/podman#16839.
     """
-    outcome = resolve_request(patient.container.spec, patient.host.config)
+    outcome = requested_devices(patient.container.spec, patient.host.config)
     if isinstance(outcome, Skip):
+        if patient.case.edited_before:
+            raise NotChecked(patient.case.edited_before)
+        if patient.case.decision.request is not None:
+            return  # annotations request devices
         yield Diagnosis(
             f"the container gets nothing: {outcome.reason}",
             "the hook does nothing, and reports nothing, when a container asks for no device; "
             "the program then finds no GPU",
             f"set {names.VISIBLE_DEVICES}=all (docker -e, or ENV in the image)",
         )
-    elif not outcome.devices:
+    elif not outcome.ids and patient.refusal is None:
         value = patient.container.spec.env.get(names.VISIBLE_DEVICES, "")
         yield Diagnosis(
             f"{names.VISIBLE_DEVICES}={value}: the driver's files are mounted, but no GPU",
@@ -56,6 +77,33 @@ def devices_not_requested(patient: Patient) -> Iterator[Diagnosis]:
             f"set {names.VISIBLE_DEVICES} to all, or to the GPUs that the container needs",
             "warning",
         )
+
+
+def cdi_and_legacy(patient: Patient) -> Iterator[Diagnosis]:
+    """Look for ``cdi-and-legacy``: CDI edits and the prestart hook both act on the container.
+
+    Reported in NVIDIA/nvidia-container-toolkit#395; canonical/lxd#14372.
+    """
+    patient.check_hook_acts()
+    if not isinstance(patient.member("hooks"), dict):
+        raise NotChecked("config.json has no hooks")
+    called = [
+        path
+        for stage, hook in gpu_hooks(patient)
+        if stage in _BEFORE
+        and posixpath.basename(path := str(hook.get("path"))) in names.HOOK_NAMES
+    ]
+    request = patient.case.decision.request
+    if not patient.case.edited_before or not called or request is None:
+        return
+    yield Diagnosis(
+        f"{patient.case.edited_before}, and {called[0]} is called as well: {request.devices_from}",
+        "devices were passed by their CDI names, and a variable or volume mount requests some from "
+        "the hook: the container gets the GPUs of both, and each driver file twice",
+        f"request GPUs in one way: by CDI names with {names.VISIBLE_DEVICES}={names.VOID}, which "
+        "new specifications set, or without CDI names",
+        "warning",
+    )
 
 
 def capability_not_requested(patient: Patient) -> Iterator[Diagnosis]:
@@ -179,14 +227,51 @@ def requirement_unmet(patient: Patient) -> Iterator[Diagnosis]:
     Reported in NVIDIA/nvidia-docker#536, #543, #688, #1442; Xilinx/Vitis-AI#103.
     """
     refusal = patient.refusal
+    report = patient.host.facts.report
+    if patient.by_edits and refusal is None:
+        yield from _unchecked_requirements(patient, report)
     if refusal is None or refusal.stage != "requirement":
         return
     request = patient.case.decision.request
-    report = patient.host.facts.report
+    failed = _failed_alternatives(request.requirements if request is not None else (), report)
+    yield Diagnosis(
+        f"{refusal.reference_line()}: driver {report.driver_version} provides cuda "
+        f"{report.cuda_version}; alternatives tried: {failed}",
+        "the image states its needs in NVIDIA_REQUIRE_*, and this host does not meet them; the "
+        "error names only the first alternative",
+        "use a newer driver or an older image; to start it anyway, unsupported, set "
+        "NVIDIA_DISABLE_REQUIRE=1",
+    )
+
+
+def _unchecked_requirements(patient: Patient, report: DriverReport) -> Iterator[Diagnosis]:
+    """Report what the hook would refuse, and CDI edits let start.
+
+    :raises NotChecked: the GPUs of the host, which requirements may name, are not known.
+    """
+    config = patient.host.config
+    requirements = requirements_of(patient.container.spec.env, disabled=config.disable_require)
+    if not requirements or patient.case.decision.request is None:
+        return
+    patient.check_gpus_known()
+    failed = _failed_alternatives(requirements, report)
+    if failed:
+        yield Diagnosis(
+            f"driver {report.driver_version} provides cuda {report.cuda_version}; alternatives "
+            f"tried: {failed}",
+            "the image states its needs in NVIDIA_REQUIRE_*, and this host does not meet them; "
+            "CDI edits do not check them, so the container starts, and the hook would refuse it",
+            "use a newer driver or an older image",
+            "warning",
+        )
+
+
+def _failed_alternatives(requirements: Iterable[str], report: DriverReport) -> str:
+    """Return why the host does not meet requirements, "" if it meets them."""
     devices = [(gpu.arch, brands.name(gpu.brand)) for gpu in report.gpus]
     kinds: list[tuple[str | None, str | None]] = [*dict.fromkeys(devices)] or [(None, None)]
     failed: list[str] = []
-    for requirement in request.requirements if request is not None else ():
+    for requirement in requirements:
         if len(failed) >= _ALTERNATIVES or _is_met(requirement, report, devices):
             continue
         for arch, brand in kinds:
@@ -202,23 +287,26 @@ def requirement_unmet(patient: Patient) -> Iterator[Diagnosis]:
             for answer in answers:
                 fault = "does not hold" if answer.valid else "is not a valid condition"
                 failed.append(f"{answer.term}: {answer.factor} {fault}")
-    yield Diagnosis(
-        f"{refusal.reference_line()}: driver {report.driver_version} provides cuda "
-        f"{report.cuda_version}; alternatives tried: {'; '.join(dict.fromkeys(failed))}",
-        "the image states its needs in NVIDIA_REQUIRE_*, and this host does not meet them; the "
-        "error names only the first alternative",
-        "use a newer driver or an older image; to start it anyway, unsupported, set "
-        "NVIDIA_DISABLE_REQUIRE=1",
-    )
+    return "; ".join(dict.fromkeys(failed))
 
 
 def unknown_device(patient: Patient) -> Iterator[Diagnosis]:
     """Look for ``unknown-device``: the container asks for a device that the host does not have.
 
-    Reported in NVIDIA/nvidia-container-toolkit#29, #108, #632; NVIDIA/libnvidia-container#204.
+    Reported in NVIDIA/nvidia-container-toolkit#29, #108, #632; NVIDIA/libnvidia-container#204;
+    NVIDIA/nvidia-container-toolkit#434, NVIDIA/k8s-device-plugin#1203 (a CDI device).
     """
     patient.check_gpus_known()
     refusal = patient.refusal
+    if refusal is not None and refusal.hint and any(word in refusal.text for word in _NO_SUCH):
+        yield Diagnosis(
+            f"{refusal.reference_line()}: {refusal.hint}",
+            "no CDI specification has a device of this name, and none can be generated for it: "
+            "the index is too large, the GPU or MIG device was replaced, or the specification is "
+            "of other devices",
+            "list the devices (nvidia-smi -L, nvgraft cdi list), and request one of them",
+        )
+        return
     if refusal is not None and refusal.stage == "device":
         yield Diagnosis(
             f"{refusal.reference_line()}: {refusal.hint}",
@@ -351,13 +439,14 @@ def graphics_incomplete(patient: Patient) -> Iterator[Diagnosis]:
     Reported in NVIDIA/nvidia-docker#328, #337, #1520; NVIDIA/libnvidia-container#132;
     NVIDIA/nvidia-container-toolkit#16.
     """
-    requested = set(patient.injected.request.capabilities)
+    requested = patient.capabilities
     if not requested & {"graphics", "display"}:
         raise NotChecked("the container requests neither graphics nor display")
     missing = []
     if not patient.in_image(*(f"{directory}/libXext.so.6" for directory in _LIBRARY_PLACES)):
         missing.append("libXext.so.6 (which libGLX_nvidia needs)")
     mounted = [mount.get("destination") for mount in patient.objects("mounts")]
+    mounted += [bind.target for bind in patient.binds()]
     icd = ("/usr/share/vulkan/icd.d/nvidia_icd.json", "/etc/vulkan/icd.d/nvidia_icd.json")
     if not any(path in mounted for path in icd) and not patient.in_image(*icd):
         missing.append("/usr/share/vulkan/icd.d/nvidia_icd.json (for Vulkan)")
@@ -370,13 +459,19 @@ def graphics_incomplete(patient: Patient) -> Iterator[Diagnosis]:
     if missing:
         yield Diagnosis(
             "the container requests graphics, and the image lacks " + ", ".join(missing),
-            "the hook mounts the driver's libraries, but not these files, by which the loaders of "
-            "Vulkan and EGL find them",
-            "add the files to the image (packages libglvnd0, libxext6, libvulkan1), or use "
-            "nvgraft-runtime or CDI, which mount the host's",
+            "CDI edits mount what the host's driver has of these files, and no other library"
+            if patient.by_edits
+            else "the hook mounts the driver's libraries, but not these files, by which the loaders"
+            " of Vulkan and EGL find them",
+            "add the files to the image (packages libglvnd0, libxext6, libvulkan1)"
+            + (
+                ""
+                if patient.by_edits
+                else ", or use nvgraft-runtime or CDI, which mount the host's"
+            ),
             "warning",
         )
-    if "display" not in requested:
+    if "display" not in requested and not patient.by_edits:
         yield Diagnosis(
             "the container requests graphics without display, so it does not get "
             "/dev/nvidia-modeset",
@@ -465,6 +560,8 @@ def hook_registration(patient: Patient) -> Iterator[Diagnosis]:
         raise NotChecked("config.json has no GPU hook")
     for stage, hook in ours:
         for problem in problems(hook, stage):
+            if is_cdi_hook(hook) and problem.member != "env":
+                continue  # CDI edits have a stage and arguments of their own
             if problem.member == "path" and patient.host.document is not None:
                 continue  # only the node itself can tell who owns the program
             if problem.member == "timeout" and "timeout" not in hook:

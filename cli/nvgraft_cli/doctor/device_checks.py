@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from nvgraft.apply.bpf_verdict import ABOVE
 from nvgraft.apply.cgroup import NO_CGROUPS
 from nvgraft.base.errors import Refusal
+from nvgraft.plan.edit_actions import AddGroup
 from nvgraft_cli.doctor.machine import Machine
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 
@@ -32,8 +33,10 @@ def _no_rules_planned(patient: Patient) -> bool:
 
     False without a container, and for a container that is refused: the node is checked anyway.
 
-    :raises NotChecked: when the container gets nothing, or the configuration forbids device rules.
+    :raises NotChecked: when the container gets nothing, when its runtime writes the rules of CDI
+        edits, or when the configuration forbids device rules.
     """
+    patient.check_hook_acts()
     if patient.host.config.cli_no_cgroups:
         raise NotChecked("no-cgroups = true: no device rule is written")
     if not patient.has_container or patient.refusal is not None:
@@ -168,6 +171,7 @@ def device_rules_lost(patient: Patient) -> Iterator[Diagnosis]:
     Reported in NVIDIA/nvidia-container-toolkit#48, #1227, #251; NVIDIA/nvidia-docker#1730, #1671;
     NVIDIA/gpu-operator#485.
     """
+    patient.check_hook_acts()
     if patient.devices_allowed:
         return
     path = patient.member("linux", "cgroupsPath")
@@ -205,6 +209,8 @@ def device_permissions(patient: Patient) -> Iterator[Diagnosis]:
     #1523; VirtualGL/virtualgl#10.
     """
     uid, groups = patient.container.user
+    added = [action.gid for action in patient.injected.actions if isinstance(action, AddGroup)]
+    groups = [*groups, *added]
     devices = patient.host.inventory.devices
     nodes = {
         device.path: device.node
@@ -259,6 +265,7 @@ def rootless(patient: Patient) -> Iterator[Diagnosis]:
             "start the engine on the node itself, or in a privileged container",
             stops=True,
         )
+    patient.check_hook_acts()
     sizes = [mapping.get("size") for mapping in patient.objects("linux", "uidMappings")]
     if sizes == [1] and not patient.host.config.cli_no_cgroups:
         yield Diagnosis(

@@ -5,7 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nvgraft.base.errors import Refusal
-from nvgraft_cli.doctor import container_checks, device_checks, host_checks, loading_checks
+from nvgraft_cli.doctor import (
+    cdi_checks,
+    container_checks,
+    device_checks,
+    host_checks,
+    loading_checks,
+)
 from nvgraft_cli.doctor.patient import Check, Diagnosis, NotChecked, Patient
 from nvgraft_cli.explain_error.analysis import analyse
 from nvgraft_cli.shell import logs
@@ -25,8 +31,10 @@ CHECKS: dict[str, Check] = {
     "hook-not-installed": host_checks.hook_not_installed,
     "mode-not-legacy": host_checks.mode_not_legacy,
     "cdi-stale": host_checks.cdi_stale,
+    "cdi-directories": cdi_checks.cdi_directories,
     "hook-registration": container_checks.hook_registration,
     "devices-not-requested": container_checks.devices_not_requested,
+    "cdi-and-legacy": container_checks.cdi_and_legacy,
     "devices-from-image": container_checks.devices_from_image,
     "capability-not-requested": container_checks.capability_not_requested,
     "mig-privilege": container_checks.mig_privilege,
@@ -57,7 +65,8 @@ CHECKS: dict[str, Check] = {
 HOST_CHECKS = frozenset(
     identifier
     for identifier, check in CHECKS.items()
-    if check.__module__ == host_checks.__name__ and identifier != "hook-not-installed"
+    if check.__module__ in {host_checks.__name__, cdi_checks.__name__}
+    and identifier != "hook-not-installed"
 )
 
 

@@ -19,6 +19,7 @@ from nvgraft.host.ldconfig import USUAL_PROGRAMS
 from nvgraft.request.request import Skip, resolve_request
 from nvgraft_cli.case.driver import library_version, module_version
 from nvgraft_cli.case.planning import NO_GPUS
+from nvgraft_cli.case.rewritten import is_cdi_hook
 from nvgraft_cli.case.specifications import read_specifications
 from nvgraft_cli.doctor.machine import TEXT_LIMIT, Machine
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
@@ -361,12 +362,17 @@ def hook_not_installed(patient: Patient) -> Iterator[Diagnosis]:
     Reported in NVIDIA/nvidia-docker#1034, #1682, #1637; NVIDIA/dcgm-exporter#33;
     containers/podman#16839 (a hook that does not match).
     """
-    if patient.has_container:
+    if patient.has_container and not patient.by_edits:
         yield from _not_hooked(patient)
     # A container of podman, or one that has the hook in its config.json, needs no Docker.
     docker = not (patient.has_container and (patient.by_podman or gpu_hooks(patient)))
     for finding in _engines_lack_hook(patient.machine, docker=docker):
         yield replace(finding, of_host=True)
+    if docker and patient.machine.program("dockerd") and _gpus_may_be_cdi(patient.machine):
+        raise NotChecked(
+            "nvidia-container-runtime-hook is missing, and it depends on dockerd's version whether "
+            "--gpus does with nvidia-cdi-hook alone"
+        )
 
 
 def _engines_lack_hook(machine: Machine, *, docker: bool) -> Iterator[Diagnosis]:
@@ -400,6 +406,7 @@ def _docker_lacks_hook(machine: Machine) -> Iterator[Diagnosis]:
     if (
         machine.program("dockerd")
         and machine.program("nvidia-container-runtime-hook") is None
+        and not _gpus_may_be_cdi(machine)
         and not any(map(_is_gpu_runtime, runtimes.values()))
     ):
         yield Diagnosis(
@@ -408,6 +415,14 @@ def _docker_lacks_hook(machine: Machine) -> Iterator[Diagnosis]:
             "run ./dev install --names PREFIX=/usr/local, or nvgraft register docker and start "
             "containers with its --runtime; then restart docker",
         )
+
+
+def _gpus_may_be_cdi(machine: Machine) -> bool:
+    """Tell whether a newer dockerd would serve --gpus by CDI alone (moby/moby#50228)."""
+    return (
+        machine.program("nvidia-cdi-hook") is not None
+        and machine.program("nvidia-container-runtime-hook") is None
+    )
 
 
 def _is_gpu_runtime(runtime: object) -> bool:
@@ -445,7 +460,7 @@ def gpu_hooks(patient: Patient) -> list[tuple[str, dict[str, Any]]]:
         (stage, hook)
         for stage in stages
         for hook in patient.objects("hooks", stage)
-        if re.search("nvidia-container|nvgraft", str(hook.get("path", "")))
+        if re.search("nvidia-container|nvgraft", str(hook.get("path", ""))) or is_cdi_hook(hook)
     ]
 
 
@@ -535,6 +550,7 @@ def mode_not_legacy(patient: Patient) -> Iterator[Diagnosis]:
 
     Reported in dusty-nv/jetson-containers#1703; dstackai/dstack#2306.
     """
+    patient.check_hook_acts()
     config = patient.host.config
     if config.runtime_mode not in {"auto", "legacy"} and not config.hook_skip_mode_detection:
         yield Diagnosis(

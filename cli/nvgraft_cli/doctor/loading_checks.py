@@ -31,7 +31,7 @@ def _prove_cuda(patient: Patient) -> Proof:
 
 def _opened(patient: Patient) -> Iterator[str]:
     """Return the SONAMEs that programs open with the capabilities of the container."""
-    return opened_libraries(patient.injected.request.capabilities)
+    return opened_libraries(patient.capabilities)
 
 
 def _check_no_other_failure(proof: Proof) -> None:

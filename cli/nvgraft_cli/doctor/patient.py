@@ -19,6 +19,7 @@ from nvgraft.plan.actions import (
     Plan,
     UpdateLoaderCache,
 )
+from nvgraft.request.config import capability_names
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planned_tree import PlannedTree
@@ -26,6 +27,7 @@ from nvgraft_cli.case.planning import Case
 from nvgraft_cli.doctor.machine import Machine, this_machine
 from nvgraft_cli.prove.opened import prove_in_case
 from nvgraft_cli.prove.proof import Proof
+from nvgraft_specs import names
 
 
 class NotChecked(Exception):
@@ -49,6 +51,9 @@ class Diagnosis:
     stops: bool = False
     of_host: bool = False
 
+
+#: What programs of a GPU container use, if they do not say more.
+_OPENED_ALWAYS = frozenset(names.DEFAULT_CAPABILITIES)
 
 Check = Callable[["Patient"], Iterator[Diagnosis]]
 
@@ -120,6 +125,32 @@ class Patient:
     def case(self) -> Case:
         """The container on the host."""
         return Case(self.host, self.container, self._mode)
+
+    @property
+    def by_edits(self) -> bool:
+        """Whether a container was given that gets CDI edits in the place of the hook."""
+        return self.has_container and self.case.by_edits
+
+    def check_hook_acts(self) -> None:
+        """Check that the hook, not CDI edits, gives the container its GPUs.
+
+        :raises NotChecked: CDI edits do.
+        """
+        if self.by_edits:
+            raise NotChecked("in this mode the engine's runtime adds CDI edits, and calls no hook")
+
+    @cached_property
+    def capabilities(self) -> set[str]:
+        """The capabilities that the programs of the container need.
+
+        These are the requested ones. CDI edits give all of the driver, whatever is requested.
+        """
+        if not self.by_edits:
+            return set(self.injected.request.capabilities)
+        _ = self.injected
+        text = self.container.spec.env.get(names.DRIVER_CAPABILITIES, "")
+        named = set(capability_names(text))
+        return set(names.CAPABILITIES if names.ALL in named else _OPENED_ALWAYS | named)
 
     @cached_property
     def refusal(self) -> Refusal | None:

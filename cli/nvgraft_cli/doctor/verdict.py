@@ -10,6 +10,8 @@ from nvgraft_cli.doctor.patient import Patient
 from nvgraft_specs import names
 
 _GPU_NODE = re.compile(r"/dev/nvidia\d+")
+#: Nodes of a Tegra board's GPU, of either kernel module.
+_TEGRA_GPU = ("/dev/nvhost-gpu", "/dev/nvgpu/igpu0/ctrl")
 
 
 def verdict(patient: Patient, results: Collection[Result]) -> str:
@@ -50,6 +52,8 @@ def container_verdict(patient: Patient, results: Collection[Result]) -> str:
     if patient.refusal is not None:
         return f"This container does not start: {patient.refusal.text}."
     if not isinstance(patient.plan, Injection):
+        if patient.case.edited_before:
+            return f"What this container gets was not checked: {patient.plan.reason}."
         return f"This container starts without a GPU: {patient.plan.reason}."
     findings = [(result, finding) for result in results for finding in result.findings]
     if stopped := next((finding.message for _, finding in findings if finding.stops), ""):
@@ -89,9 +93,11 @@ def _what_cuda_finds(patient: Patient, failure: str, other: str) -> str:
     :param other: what is wrong beside CUDA, or "".
     """
     gpus = len({bind.rdev for bind in patient.binds() if _GPU_NODE.fullmatch(bind.target)})
+    gpus = gpus or int(any(bind.target in _TEGRA_GPU for bind in patient.binds()))
     known = patient.host.gpus_known or not patient.injected.request.devices
     if known and not gpus:
-        return ", with the driver's files and without a GPU"
+        files = any(bind.origin == "driver" for bind in patient.binds())
+        return f", {'with' if files else 'without'} the driver's files and without a GPU"
     if not {"compute", "video"} & set(patient.injected.request.capabilities):
         return f", and CUDA finds no driver: {names.DRIVER_CAPABILITIES} lacks compute"
     if not patient.container.rootfs_known:
