@@ -352,6 +352,15 @@ def test_temporary_files_of_package_managers_are_skipped(image: Path) -> None:
 )
 @example(
     [
+        ("/usr/lib", "liba.so.1", "/opt/lib/liba.so.1"),
+        ("/opt/lib", "liba.so.1", "text"),
+        ("/opt/lib", "liba.so.1.2", "file"),
+    ],
+    ["/opt/lib"],
+    False,
+)
+@example(
+    [
         ("/opt/lib", "liba.so.1.2", "file"),
         ("/opt/lib/glibc-hwcaps/v9", "liba.so.1", "/opt/lib/liba.so.1"),
         ("/opt/lib/glibc-hwcaps/v9", "liba.so.1.2", "liba.so.1"),
@@ -407,15 +416,26 @@ def update_folders(root: Path, *folders: str, bounds: Bounds | None = None) -> N
     [(LIBS, "liba.so.1.10", "file")],
 )
 @example([(LIBS, "liba.so.1.10", "file")], [(LIBS, "liba.so", "liba.so.1.10")])
+@example([("/usr/lib", "liba.so.1.2", "file"), ("/usr/lib", "liba.so", "liba.so.1")], [])
+@example([(LIBS, "liba.so.1", "nameless")], [(LIBS, "liba.so.1.2", "liba.so.1")])
+@example([(LIBS, "liba.so.1.2", "nameless")], [(LIBS, "liba.so.1", "liba.so.1.2")])
 def test_what_is_added_to_an_image_gets_what_ldconfig_gives_it(
     entries: list[tuple[str, str, str]], added: list[tuple[str, str, str]]
 ) -> None:
     """Libraries that come into a folder of an image with a cache get ldconfig's rows, in its order,
     although files that the cache knows are not read again.
+
+    In the image's other directories ldconfig ran twice: its first run makes links, of which only
+    the next one lists what leads to them. A start searches the folder alone.
     """
     with tempfile.TemporaryDirectory() as place:
         ours, theirs = Path(place, "ours"), Path(place, "theirs")
-        make_image(ours, entries, [LIBS], merged=False)
+        others = [entry for entry in entries if entry[0] != LIBS]
+        make_image(ours, others, [LIBS], merged=False)
+        ldconfig(ours)
+        for entry in entries:
+            if entry not in others:
+                add_entry(ours, *entry)
         ldconfig(ours)
         os.utime(ours / "etc/ld.so.cache", (2_000_000_000, 2_000_000_000))
         for directory, name, kind in added:

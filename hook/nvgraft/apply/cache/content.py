@@ -160,12 +160,7 @@ class CacheContent:
             search = Search(files, directory, self._machine, mounted, made, rows, self._written)
             yield search
             if directory.hwcaps is None:
-                made |= {
-                    f"{name}/{library.soname}": library.facts
-                    for name in directory.names
-                    for library in search.libraries.values()
-                    if not library.is_link
-                }
+                made |= search.linked()
             if search.beyond:
                 self._beyond.append(f"{directory.names[0]}: {search.beyond}")
                 files.bounds.next_step()  # what follows looks at files that are known

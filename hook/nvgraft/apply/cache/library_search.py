@@ -105,6 +105,7 @@ class Search:
         self._bounds = rootfs.bounds
         self._architectures = _FLAGS.get(machine, {})
         self._files: dict[str, Facts] = {}
+        self._taken: set[str] = set()  # names that are no links, and stay what they are
         self._made = made
         self._rows = rows or {}
         self._written = written
@@ -120,19 +121,32 @@ class Search:
         finally:
             place.close()
 
+    def linked(self) -> dict[str, Facts]:
+        """Return the paths that lead to a library of the directory once its links are made."""
+        return {
+            f"{directory}/{library.soname}": library.facts
+            for library in self.libraries.values()
+            if not library.is_link and self._is_sure(library)
+            for directory in self.directory.names
+        }
+
+    def _is_sure(self, library: FoundLibrary) -> bool:
+        if library.name == library.soname:
+            return not library.known  # the image's cache does not say whether it has a SONAME
+        return library.soname not in self._taken
+
     def _search(self, place: FilesDirectory, mounted: Mapping[str, Facts]) -> None:
-        names = [
-            (name, kind == "link")
-            for name, kind in place.entries()
-            if self._is_candidate(name, kind)
-        ]
+        entries = place.entries()
+        self._taken = {name for name, kind in entries if kind != "link"}
+        names = [(name, kind == "link") for name, kind in entries if self._is_candidate(name, kind)]
         known = self._known(place, names) if self._rows else {}
         # Files first: most links lead to one of them.
         for name, is_link in sorted(names, key=lambda entry: entry[1]):
             facts = known.get(name)
             is_known = facts is not None
             if facts is not None and not is_link:
-                self._files[name] = facts
+                if facts.soname != name:  # else it may have none; what a link to it is then differs
+                    self._files[name] = facts
             elif facts is None and is_link:
                 facts = self._behind_link(place, name)
             elif facts is None:
