@@ -92,9 +92,10 @@ CASES = [
     (["plan", "--bundle", "web", "--host", "runfile-a10x2", "--format", "cdi"], 0),
     (["cdi", "generate", "--host", "mig-h100"], 0),
     (["cdi", "generate", "--host", "bad.json"], 2),
-    (["cdi", "list", "--spec-dir", "none"], 0),
+    (["cdi", "list", "--spec-dir", "specifications"], 0),
     (["cdi", "validate", "bad.json"], 1),
     (["cdi", "transform", "root", "--from", "/", "--to", "/x", "--input", "bad.json"], 2),
+    (["export", "pod-volumes", "--host", "eks-t4"], 0),
     (["prove", "--bundle", "web", "--host", "eks-t4"], 1),
     (["why", "nvidia-smi", "--bundle", "web", "--host", "eks-t4"], 0),
     (["doctor", "--bundle", "web", "--host", "eks-t4"], 1),
@@ -143,6 +144,7 @@ def test_a_reading_command_needs_no_privilege(
     make_bundle(place / "none")
     make_bundle(place / "refused", *EVERYTHING, "NVIDIA_REQUIRE_CUDA=cuda>=99")
     make_bundle(place / "lost", *EVERYTHING, root="nowhere")
+    (place / "specifications").mkdir()
     (place / "bad.json").write_text('{"name": "\x1b]0;x\x07"}')
     done = run([str(installed.cli), *arguments], place)
     assert done.returncode in ((1, 2) if code is None else (code,)), done.stderr
