@@ -191,3 +191,32 @@ def test_this_machine_is_read(tmp_path: Path) -> None:
     (_, part) = inject([str(tmp_path), str(tmp_path / "none")], ["nvidia.com/gpu=0"]).edits
     (node,) = part.nodes
     assert (node.type, node.major, node.minor) == ("c", 1, 3)
+
+
+@pytest.mark.parametrize("writable", ["file", "directory"])
+def test_what_others_can_write_is_not_used(tmp_path: Path, writable: str) -> None:
+    """inject() takes no device of a specification that users other than root can write or replace;
+    the refusal names the path, and the fix.
+    """
+    directory, file = tmp_path / "etc", tmp_path / "etc/a.json"
+    put(file, spec(device("0")))
+    (file if writable == "file" else directory).chmod(0o777)
+    with pytest.raises(Refusal) as error:
+        inject([str(directory)], ["nvidia.com/gpu=0"])
+    line = error.value.line()
+    assert line.startswith(
+        "failed to inject CDI devices: unresolvable CDI devices nvidia.com/gpu=0 |"
+    )
+    place = file if writable == "file" else directory
+    assert f"{file}: not used: {place}: group or others may write it" in line
+    assert f"chmod go-w {place}" in line
+
+
+def test_a_link_in_a_linked_directory_is_followed(tmp_path: Path) -> None:
+    """A specification in /var/run/cdi, where /var/run is a link, may be a link itself."""
+    put(tmp_path / "shared/a.json", spec(device("0")))
+    put(tmp_path / "run/none.txt", "")
+    (tmp_path / "run/a.json").symlink_to("../shared/a.json")
+    (tmp_path / "linked").symlink_to("run")
+    made = inject([str(tmp_path / "linked")], ["nvidia.com/gpu=0"])
+    assert variables(made) == ["FROM=0"]

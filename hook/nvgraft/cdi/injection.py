@@ -6,6 +6,7 @@ of its devices; and what a device node lacks (numbers, type, mode) comes from th
 
 from __future__ import annotations
 
+from nvgraft.base import paths
 from nvgraft.base._os import os, stat
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import reason
@@ -13,6 +14,7 @@ from nvgraft.base.jsontext import dumps
 from nvgraft.cdi.edits import CdiEdits, CdiNode, Generated
 from nvgraft.cdi.nearest import no_such_device
 from nvgraft.cdi.registry import read_registry
+from nvgraft.system.trusted import open_trusted_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,12 +32,17 @@ _UNBUFFERED = "u"
 
 
 def inject(directories: Sequence[str], devices: Sequence[str]) -> Generated:
-    """Return the edits of devices of this host.
+    """Return the edits of devices of this host. A specification that users other than root can
+    write is not used: it says which files of the host root mounts (SECURITY R13).
 
     :param directories: where specifications are looked for, the most important one last.
     :raises Refusal: a device is in none of them, or is not what the host has at its place.
     """
-    return resolve(read_registry(directories), devices, os.lstat)
+    return resolve(read_registry(directories, _open_specification), devices, os.lstat)
+
+
+def _open_specification(path: str) -> int:
+    return open_trusted_in(*paths.split(path))
 
 
 def resolve(
