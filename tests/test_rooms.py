@@ -181,6 +181,34 @@ def test_an_import_upward_is_found(tmp_path: Path) -> None:
     assert edges(package) == {("", "plan", "graft.py"), ("base", "", "base/values.py")}
 
 
+#: What commands share with the device plugin: its decisions, which need no gRPC.
+PLUGIN_DECISIONS = {
+    *("allocate", "cdi_files", "configuration", "devices", "errors", "preferred", "recorded"),
+    "resources",
+}
+#: What only a serving plugin needs.
+_SERVING = {"grpc", "google", "prometheus_client", "pynvml", "asyncio", "structlog"}
+
+
+def _modules_of_plugin(path: Path) -> set[str]:
+    return {name.split(".")[1] for name in imported(path, "nvgraft_device_plugin") if "." in name}
+
+
+def test_commands_import_only_the_decisions_of_the_device_plugin() -> None:
+    """A command imports no module of the device plugin that serves the kubelet, and the plugin's
+    decisions import neither those nor commands.
+    """
+    plugin = CHECKOUT / "plugin/nvgraft_device_plugin"
+    files = {path.stem for path in plugin.glob("*.py")}
+    for path in (CHECKOUT / "cli").rglob("*.py"):
+        assert _modules_of_plugin(path) & files <= PLUGIN_DECISIONS, path
+    for name in PLUGIN_DECISIONS:
+        path = plugin / f"{name}.py"
+        assert _modules_of_plugin(path) & files <= PLUGIN_DECISIONS, path
+        for package in (*_SERVING, "nvgraft_cli"):
+            assert set(imported(path, package)) == set(), path
+
+
 PICTURE = CHECKOUT / "docs/how-it-works.svg"
 SVG = "{http://www.w3.org/2000/svg}"
 

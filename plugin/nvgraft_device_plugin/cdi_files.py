@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from nvgraft.base.errors import Refusal
 from nvgraft.base.paths import join
-from nvgraft.cdi.discovery import CdiFacts, Contents, discover
+from nvgraft.cdi.discovery import CdiFacts, discover
 from nvgraft.cdi.edits import CdiDevice, CdiEdits, CdiNode, CdiSpec
 from nvgraft.cdi.specification import HookProgram, device_name, edits, sorted_spec
 from nvgraft.formats.ldcache import SIZE_LIMIT
@@ -111,26 +111,31 @@ def _gpu_specification(node: Node, configuration: Configuration) -> CdiSpec:
             machine=os.uname().machine,
         )
         drm = {gpu.bus_id: drm_names(gpu.bus_id.removeprefix("0000")) for gpu in report.gpus}
-        try:
-            discovered = discover(host, OFFLINE_PATH, CdiFacts(os.uname().release, drm))
-        except Refusal as error:
-            raise NodeError(f"unable to create cdi spec file: {error.text}") from error
-        program = HookProgram(configuration.text("nvidia-cdi-hook-path"))
-        disabled = set(configuration.words("cdi-disable-hooks"))
-        by_index = configuration.text("device-id-strategy") == "index"
-        strategy = "index" if by_index else "uuid"
-        devices = {device_name(device, strategy): device.contents for device in discovered.devices}
-        spec = sorted_spec(
-            f"{CDI_VENDOR}/gpu",
-            {
-                name: edits(_without_hooks(part, disabled), program)
-                for name, part in devices.items()
-            },
-            edits(_without_hooks(discovered.common, disabled), program),
-        )
-        return _with_host_nodes(spec, configuration.dev_root.rstrip("/"))
+        return gpu_specification(host, CdiFacts(os.uname().release, drm), configuration)
     finally:
         tree.close()
+
+
+def gpu_specification(host: Host, facts: CdiFacts | None, configuration: Configuration) -> CdiSpec:
+    """Return the specification of a host's GPUs and MIG devices, live or recorded.
+
+    :raises NodeError: the driver's files are not below the driver root.
+    """
+    try:
+        discovered = discover(host, OFFLINE_PATH, facts)
+    except Refusal as error:
+        raise NodeError(f"unable to create cdi spec file: {error.text}") from error
+    program = HookProgram(configuration.text("nvidia-cdi-hook-path"))
+    disabled = set(configuration.words("cdi-disable-hooks"))
+    by_index = configuration.text("device-id-strategy") == "index"
+    strategy = "index" if by_index else "uuid"
+    devices = {device_name(device, strategy): device.contents for device in discovered.devices}
+    spec = sorted_spec(
+        f"{CDI_VENDOR}/gpu",
+        {name: edits(part.without_steps(disabled), program) for name, part in devices.items()},
+        edits(discovered.common.without_steps(disabled), program),
+    )
+    return _with_host_nodes(spec, configuration.dev_root.rstrip("/"))
 
 
 def _engine_gpu(gpu: NodeGpu) -> Gpu:
@@ -141,11 +146,6 @@ def _engine_gpu(gpu: NodeGpu) -> Gpu:
     return Gpu(
         gpu.minor, gpu.uuid, gpu.bus_id.lower(), gpu.brand, gpu.arch, mig, gpu.model, devices
     )
-
-
-def _without_hooks(contents: Contents, disabled: set[str]) -> Contents:
-    steps = [step for step in contents.steps if not {step[0], "all"} & disabled]
-    return Contents(env=contents.env, nodes=contents.nodes, mounts=contents.mounts, steps=steps)
 
 
 def _with_host_nodes(spec: CdiSpec, root: str) -> CdiSpec:

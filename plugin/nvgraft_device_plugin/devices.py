@@ -9,7 +9,9 @@ from typing import NamedTuple
 #: What separates the id of a device from the number of its share.
 SHARE = "::"
 
-#: Scores of how near two GPUs are, and of each NVLink between them.
+#: Scores of how near two GPUs are, by the word of ``nvidia-smi topo -m``, and of each NVLink
+#: between them.
+LEVEL_SCORES = {"SYS": 10, "NODE": 20, "PHB": 30, "PXB": 40, "PIX": 50, "X": 60}
 NVLINK_SCORE = 100
 
 
@@ -30,6 +32,10 @@ class MigProfile(NamedTuple):
         gigabytes = round(eighths / 8 * -(-gpu_memory // 1024))
         compute = "" if self.compute_slices == self.gpu_slices else f"{self.compute_slices}c."
         return f"{compute}{self.gpu_slices}g.{gigabytes}gb{self.suffix}"
+
+
+#: The profile of a MIG device of which only its ids were recorded.
+UNKNOWN_PROFILE = MigProfile(0, 0, 0, 0, "")
 
 
 class MigDevice(NamedTuple):

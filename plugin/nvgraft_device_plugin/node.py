@@ -9,7 +9,14 @@ import pynvml
 
 from nvgraft.formats.tree import open_tree_at
 from nvgraft.host.inventory import read_mig_minors
-from nvgraft_device_plugin.devices import NVLINK_SCORE, MigDevice, MigProfile, Node, NodeGpu
+from nvgraft_device_plugin.devices import (
+    LEVEL_SCORES,
+    NVLINK_SCORE,
+    MigDevice,
+    MigProfile,
+    Node,
+    NodeGpu,
+)
 
 NVML_SONAME = "libnvidia-ml.so.1"
 _DXCORE = "libdxcore.so"
@@ -24,12 +31,12 @@ _DIRECTORIES = (
 
 #: NVML's common ancestor of two GPUs -> its score.
 _SCORES = {
-    pynvml.NVML_TOPOLOGY_SYSTEM: 10,
-    pynvml.NVML_TOPOLOGY_NODE: 20,
-    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: 30,
-    pynvml.NVML_TOPOLOGY_MULTIPLE: 40,
-    pynvml.NVML_TOPOLOGY_SINGLE: 50,
-    pynvml.NVML_TOPOLOGY_INTERNAL: 60,
+    pynvml.NVML_TOPOLOGY_SYSTEM: LEVEL_SCORES["SYS"],
+    pynvml.NVML_TOPOLOGY_NODE: LEVEL_SCORES["NODE"],
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: LEVEL_SCORES["PHB"],
+    pynvml.NVML_TOPOLOGY_MULTIPLE: LEVEL_SCORES["PXB"],
+    pynvml.NVML_TOPOLOGY_SINGLE: LEVEL_SCORES["PIX"],
+    pynvml.NVML_TOPOLOGY_INTERNAL: LEVEL_SCORES["X"],
 }
 _MOST_LINKS = 18
 

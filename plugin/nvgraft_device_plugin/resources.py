@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from nvgraft_device_plugin.configuration import GPU_RESOURCE, VENDOR_PREFIX, Configuration
 from nvgraft_device_plugin.devices import (
+    UNKNOWN_PROFILE,
     Device,
     MissingCapability,
     Node,
@@ -108,6 +109,11 @@ def _mixed(node: Node, warnings: list[str]) -> dict[str, list[Device]]:
         if not gpu.mig_devices:
             warnings.append(f"device {gpu.index} has no MIG devices configured")
         for device, mig in zip(_mig_devices(gpu, node), gpu.mig_devices, strict=True):
+            if mig.profile == UNKNOWN_PROFILE:
+                raise NodeError(
+                    f"the profile of MIG device {device.uuid} was not recorded | write it as"
+                    " `profile` of the MIG device into the document of the host"
+                )
             profile = mig.profile.name(gpu.memory)
             if mig.profile.compute_slices != mig.profile.gpu_slices:
                 warnings.append(

@@ -220,8 +220,11 @@ def fill_hook(stage: str, checkout: str, packages: str) -> None:
 
 
 def fill_cli(stage: str, checkout: str, packages: str) -> None:
-    """Copy to ``stage`` what only the CLI may load."""
+    """Copy to ``stage`` what only the CLI may load, and the device plugin, whose decisions it
+    shares.
+    """
     copy_package(f"{checkout}/cli/nvgraft_cli", f"{stage}/nvgraft_cli")
+    copy_package(f"{checkout}/plugin/nvgraft_device_plugin", f"{stage}/nvgraft_device_plugin")
     from importlib.metadata import Distribution
 
     project = Distribution.discover(name="nvgraft", path=[packages])
@@ -242,9 +245,8 @@ def copy_distributions(stage: str, packages: str, names: list[str]) -> None:
                 copy_file(str(found.locate_file(file)), f"{stage}/{file}")
 
 
-def fill_plugin(stage: str, checkout: str, packages: str) -> None:
-    """Copy to ``stage`` what only the device plugin may load."""
-    copy_package(f"{checkout}/plugin/nvgraft_device_plugin", f"{stage}/nvgraft_device_plugin")
+def fill_plugin(stage: str, packages: str) -> None:
+    """Copy to ``stage`` the distributions that only the running device plugin needs."""
     copy_distributions(stage, packages, list(PLUGIN_REQUIREMENTS))
 
 
@@ -482,7 +484,7 @@ def install(
         fill_hook(f"{stage}/hook", checkout, packages)
         fill_cli(f"{stage}/cli", checkout, packages)
         if with_plugin:
-            fill_plugin(f"{stage}/plugin", checkout, packages)
+            fill_plugin(f"{stage}/plugin", packages)
         copy_package(f"{checkout}/docs", f"{stage}/docs")  # what `nvgraft explain` links to
         make_pages(python, stage, tools or packages)
         finish(stage, final)
