@@ -32,6 +32,7 @@ from nvgraft.plan.actions import (
 from nvgraft.plan.edit_actions import AddGroup, RunHook, SetVariable
 from nvgraft.plan.hook_steps import PARAMS, TEXT_LIMIT, StepPlanner
 from nvgraft.plan.layout import Layout
+from nvgraft.plan.soname_links import soname_links
 from nvgraft.request.config import Config
 from nvgraft.request.decision import Decision
 from nvgraft.request.hook_steps import HookStep, UnknownStep, parse_steps
@@ -82,7 +83,8 @@ def plan_edits(
         after = OfflineTarget(before, facts.machine, (), module=not host.config.simulated_host)
         made = StepPlanner(after, _params(facts)).plan(steps)
         findings += made.findings
-        actions += _in_documents(made.actions, _libraries(actions, facts), findings)
+        actions += _in_documents(made.actions, tuple(_libraries(actions, facts)), findings)
+    links = _soname_links(target, actions, facts, findings)
     report = facts.report
     return Injection(
         decision.reason,
@@ -102,9 +104,27 @@ def plan_edits(
             gid=0,
         ),
         tuple(actions),
-        (),
+        links,
         tuple(findings),
     )
+
+
+def _soname_links(
+    target: OfflineTarget, actions: Sequence[Action], host: Host, findings: list[Finding]
+) -> tuple[tuple[str, str], ...]:
+    """Return the SONAME links that the step for the loader cache makes, for which edits have no
+    link of their own.
+    """
+    tree = PlannedTree(target.tree, Plan("inject", "", tuple(actions)), host)
+    links: dict[str, str] = {}
+    for action in actions:
+        if isinstance(action, UpdateLoaderCache):
+            directories = {*action.directories, *(action.searched or ())}
+            mounted = [item for item in action.libraries if item.directory in directories]
+            found, notes = soname_links(tree, mounted)
+            links |= found
+            findings += notes
+    return tuple(sorted(links.items()))
 
 
 class _EditPlanner:
@@ -251,7 +271,7 @@ def _libraries(actions: Iterable[Action], host: Host) -> Iterator[MountedLibrary
 
 
 def _in_documents(
-    actions: Iterable[Action], libraries: Iterable[MountedLibrary], findings: list[Finding]
+    actions: Iterable[Action], libraries: tuple[MountedLibrary, ...], findings: list[Finding]
 ) -> Iterator[Action]:
     """Yield what a hook makes as actions that a plan's document has."""
     for action in actions:
@@ -261,8 +281,6 @@ def _in_documents(
             message = f"a hook sets the mode of {action.path} to {action.mode:04o}"
             findings.append(Finding("cdi-hook-mode", "info", message, "nothing to do"))
         elif isinstance(action, UpdateLoaderCache):
-            yield UpdateLoaderCache(
-                action.directories, action.why, tuple(libraries), action.searched
-            )
+            yield UpdateLoaderCache(action.directories, action.why, libraries, action.searched)
         else:
             yield action
