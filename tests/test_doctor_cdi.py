@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
+from nvgraft.formats.tree import open_tree_at
+from nvgraft.host.snapshot import snapshot_host
+from nvgraft_cli.case.hosts import HostSide
+from nvgraft_cli.doctor.host_checks import cdi_stale
+from nvgraft_cli.doctor.patient import NotChecked, Patient
 from nvgraft_cli.shell.main import main
 from nvgraft_specs.cdi_hooks import REFERENCE_PROGRAM
-from test_doctor import ALL, Captured, Document, Node, Setup, ids
+from test_doctor import ALL, Captured, Document, Node, Setup, entry, ids
 
 HOST = "eks-t4"
 UPDATE = ["nvidia-cdi-hook", "update-ldcache", "--folder", "/usr/lib64"]
@@ -173,7 +178,7 @@ def test_the_cdi_modes_say_nothing_of_the_hooks_device_rules(
     assert {"device-rules-lost", "rootless", "hook-not-installed"} <= ids(examine(setup, capsys))
     for mode in ("jit-cdi", "cdi"):
         results = examine(setup, capsys, "--mode", mode)
-        assert "hook-not-installed" not in ids(results)
+        assert ids(results) == set()
         for name in ("device-rules-lost", "rootless", "device-filter", "cgroup-not-found"):
             assert results[name]["lacking"].startswith("in this mode the engine's runtime adds CDI")
 
@@ -184,8 +189,7 @@ def test_graphics_is_checked_in_a_cdi_mode_if_it_is_requested(
     """CDI edits give all of the driver: a container that requests no graphics is not told to bring
     libraries for it, and the cause of what is missing does not name the hook.
     """
-    results = examine(setup, capsys, "--mode", "jit-cdi")
-    assert not ids(results) & {"graphics-incomplete", "library-shadowed"}
+    assert ids(examine(setup, capsys, "--mode", "jit-cdi")) == set()
     setup.env = [ALL, "NVIDIA_DRIVER_CAPABILITIES=graphics"]
     (finding,) = examine(setup, capsys, "--mode", "jit-cdi")["graphics-incomplete"]["findings"]
     assert finding["cause"].startswith("CDI edits mount what the host's driver has")
@@ -335,3 +339,65 @@ def test_hooks_of_cdi_edits_are_registered_in_their_own_way(setup: Setup, capsys
     (finding,) = examine(setup, capsys)["hook-registration"]["findings"]
     assert finding["level"] == "error"
     assert "env: no variable is set" in finding["message"]
+
+
+def test_the_loader_cache_step_of_edits_makes_soname_links(setup: Setup, capsys: Captured) -> None:
+    """Where the host has no SONAME links that edits could copy, the step for the loader cache makes
+    them, as ldconfig does, so that libcuda.so.1 loads.
+    """
+    words = setup.arguments()
+    main(["doctor", *words, "--mode", "jit-cdi"])
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "This container starts, and CUDA finds 2 GPUs (driver 535.1)."
+    )
+    main(["plan", *words, "--mode", "jit-cdi", "--format", "json"])
+    assert json.loads(capsys.readouterr().out)["links"]["/usr/lib/libcuda.so.1"] == (
+        "libcuda.so.535.1"
+    )
+
+
+def test_a_stale_specification_of_others_is_their_own(node: Node) -> None:
+    """Missing sources of NVIDIA's specifications count, those of other vendors do not; the source
+    of a mount that is no bind mount is not a file.
+    """
+    edits = {"mounts": [{"hostPath": "/usr/lib/libx.so.1", "containerPath": "/x"}]}
+    device = {"name": "all", "containerEdits": edits}
+    text = json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [device]})
+    side = HostSide("node", node.config, None)
+    side.facts = snapshot_host(node.setup.host)
+    patient = Patient(side, None, [], node.machine)
+    patient.host_tree = open_tree_at(str(node.root), "")
+    node.write("/run/cdi/nvidia.yaml", text)
+    (found,) = cdi_stale(patient)
+    assert "1 of 1 host paths do not exist, such as /usr/lib/libx.so.1" in found.message
+    edits["mounts"][0] |= {"hostPath": "tmpfs", "type": "tmpfs"}
+    node.write(
+        "/run/cdi/nvidia.yaml",
+        json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [device]}),
+    )
+    assert list(cdi_stale(patient)) == []
+    node.write("/run/cdi/nvidia.yaml", text.replace("nvidia.com", "example.com"))
+    with pytest.raises(NotChecked, match="none is installed"):
+        list(cdi_stale(patient))
+
+
+def test_groups_that_edits_add_open_device_nodes(setup: Setup, capsys: Captured) -> None:
+    """CDI edits add the group of a device node to the process, as the hook cannot."""
+    for number in (0, 1):
+        entry(setup, f"/dev/nvidia{number}", mode="0660", gid=1005)
+    setup.config["process"] = {"user": {"uid": 1000, "gid": 1000}}
+    assert "device-permissions" in ids(examine(setup, capsys))
+    setup.config["process"] = {"user": {"uid": 1000, "gid": 1000}}
+    assert "device-permissions" not in ids(examine(setup, capsys, "--mode", "jit-cdi"))
+
+
+def test_graphics_files_that_edits_mount_are_not_missing(setup: Setup, capsys: Captured) -> None:
+    """What the host has of the files for Vulkan and EGL comes with CDI edits."""
+    for path in (
+        "/usr/share/vulkan/icd.d/nvidia_icd.json",
+        "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+    ):
+        entry(setup, path, type="file", mode="0644", content="{}")
+    setup.env = [ALL, "NVIDIA_DRIVER_CAPABILITIES=graphics"]
+    (finding,) = examine(setup, capsys, "--mode", "jit-cdi")["graphics-incomplete"]["findings"]
+    assert finding["message"].endswith("the image lacks libXext.so.6 (which libGLX_nvidia needs)")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from nvgraft.base import jsontext, tomltext
 from nvgraft.base.jsontext import JsonError
+from nvgraft.cdi.edits import CdiSpec
 from nvgraft.cdi.reader import SpecificationError
 from nvgraft.cdi.registry import DIRECTORIES
 from nvgraft_cli.case.specifications import read_specifications
@@ -76,13 +77,15 @@ def _with_specifications(patient: Patient, machine: Machine) -> list[str]:
             if name.endswith(_SUFFIXES)
         ]
         found = read_specifications(paths)
-        if any(
-            not isinstance(file, SpecificationError)
-            and file.spec.kind.partition("/")[0].endswith(_VENDOR)
-            for file in found
-        ):
+        if any(not isinstance(file, SpecificationError) and of_nvidia(file.spec) for file in found):
             having.append(directory)
     return having
+
+
+def of_nvidia(spec: CdiSpec) -> bool:
+    """Tell whether a specification is of NVIDIA devices."""
+    vendor = spec.kind.partition("/")[0]
+    return vendor == _VENDOR or vendor.endswith(f".{_VENDOR}")
 
 
 def _real(directory: str) -> str:

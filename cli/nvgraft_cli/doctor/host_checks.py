@@ -21,6 +21,7 @@ from nvgraft_cli.case.driver import library_version, module_version
 from nvgraft_cli.case.planning import NO_GPUS
 from nvgraft_cli.case.rewritten import is_cdi_hook
 from nvgraft_cli.case.specifications import read_specifications
+from nvgraft_cli.doctor.cdi_checks import of_nvidia
 from nvgraft_cli.doctor.machine import TEXT_LIMIT, Machine
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 
@@ -499,9 +500,14 @@ def cdi_stale(patient: Patient) -> Iterator[Diagnosis]:
                 for name in machine.listdir(directory)
                 if name.endswith(_CDI_SUFFIXES)
             ]
-    if not paths:
+    read = [
+        found
+        for found in read_specifications(paths)
+        if patient.cdi or isinstance(found, SpecificationError) or of_nvidia(found.spec)
+    ]
+    if not read:
         raise NotChecked("no CDI specification was given (--cdi), and none is installed")
-    for found in read_specifications(paths):
+    for found in read:
         if isinstance(found, SpecificationError):
             yield Diagnosis(
                 str(found),
@@ -517,6 +523,7 @@ def _stale(patient: Patient, path: str, spec: CdiSpec) -> Iterator[Diagnosis]:
         mount.source
         for edits in (spec.edits, *(device.edits for device in spec.devices))
         for mount in edits.mounts
+        if mount.type in ("", "bind")
     ]
     driver_version = patient.host.facts.report.driver_version
     versions = {

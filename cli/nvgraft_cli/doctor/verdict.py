@@ -10,8 +10,8 @@ from nvgraft_cli.doctor.patient import Patient
 from nvgraft_specs import names
 
 _GPU_NODE = re.compile(r"/dev/nvidia\d+")
-#: Nodes of a Tegra board's GPU, of either kernel module.
-_TEGRA_GPU = ("/dev/nvhost-gpu", "/dev/nvgpu/igpu0/ctrl")
+#: Nodes of a Tegra board's GPU, of either kernel module, and of the GPUs of WSL2.
+_OTHER_NODES = ("/dev/nvhost-gpu", "/dev/nvgpu/igpu0/ctrl", "/dev/dxg")
 
 
 def verdict(patient: Patient, results: Collection[Result]) -> str:
@@ -93,7 +93,7 @@ def _what_cuda_finds(patient: Patient, failure: str, other: str) -> str:
     :param other: what is wrong beside CUDA, or "".
     """
     gpus = len({bind.rdev for bind in patient.binds() if _GPU_NODE.fullmatch(bind.target)})
-    gpus = gpus or int(any(bind.target in _TEGRA_GPU for bind in patient.binds()))
+    gpus = gpus or int(any(bind.target in _OTHER_NODES for bind in patient.binds()))
     known = patient.host.gpus_known or not patient.injected.request.devices
     if known and not gpus:
         files = any(bind.origin == "driver" for bind in patient.binds())
