@@ -634,14 +634,11 @@ def test_explain_names_the_first_broken_link(
 def test_explain_of_a_node_that_works(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each link says what it found, and the last one is the kubelet's socket."""
 
-    class Loaded:
-        loads = True
-
-        def __init__(self, _root: str) -> None:
-            self.start = self.stop = lambda: None
-
-    monkeypatch.setattr(node_module, "Nvml", Loaded)
-    monkeypatch.setattr(node_module, "read_node", lambda: node(gpu(0), gpu(1, enabled=True)))
+    found = SimpleNamespace(
+        loads=True, watched=False, start=lambda: None, stop=lambda: None, read=node
+    )
+    monkeypatch.setattr(explain, "open_source", lambda _: found)
+    found.read = lambda: node(gpu(0), gpu(1, enabled=True))
     kubelet = tmp_path / "kubelet.sock"
     words = ["--mig-strategy=mixed", f"--kubelet-socket={kubelet}"]
     answer, code = explain.text(words, {})
@@ -653,6 +650,6 @@ def test_explain_of_a_node_that_works(tmp_path: Any, monkeypatch: pytest.MonkeyP
     assert code == 0
     assert "resources      ok      warning: device 1 has no MIG devices configured" in answer
     assert "resources      ok      nvidia.com/gpu x 1" in answer
-    monkeypatch.setattr(node_module, "read_node", node)
+    found.read = node
     answer, code = explain.text(words, {})
     assert (code, "devices        broken  NVML knows no GPU" in answer) == (1, True)

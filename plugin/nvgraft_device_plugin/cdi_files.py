@@ -4,11 +4,11 @@ import fnmatch
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from nvgraft.base.errors import Refusal
 from nvgraft.base.paths import join
-from nvgraft.cdi.discovery import CdiFacts, discover
+from nvgraft.cdi.discovery import CdiFacts, discover, live_facts
 from nvgraft.cdi.edits import CdiDevice, CdiEdits, CdiNode, CdiSpec
 from nvgraft.cdi.specification import HookProgram, device_name, edits, sorted_spec
 from nvgraft.formats.ldcache import SIZE_LIMIT
@@ -18,7 +18,6 @@ from nvgraft.formats.tree import Node as TreeNode
 from nvgraft.host.components import Host
 from nvgraft.host.gpus import DriverReport, Gpu
 from nvgraft.host.gpus import MigDevice as EngineMigDevice
-from nvgraft.host.live import drm_names
 from nvgraft.host.places import read_majors
 from nvgraft.host.snapshot import OFFLINE_PATH
 from nvgraft_device_plugin.allocate import CDI_VENDOR, OPTIONAL_PARTS
@@ -39,31 +38,35 @@ _NODES = {
 
 
 def specifications(
-    node: Node, resources: Sequence[Resource], configuration: Configuration
+    resources: Sequence[Resource],
+    configuration: Configuration,
+    make_gpus: Callable[[], CdiSpec],
+    names: Callable[[str], list[str]],
 ) -> Iterator[tuple[str, CdiSpec]]:
     """Yield class and specification of each CDI class that this node has something for.
 
+    :param make_gpus: makes the specification of GPUs and MIG devices.
+    :param names: lists a directory of the node's /dev.
     :raises NodeError: the driver's files are not below the driver root.
     """
     if any(resource.devices for resource in resources):
-        yield "gpu", _gpu_specification(node, configuration)
-    root = configuration.text("driver-root-ctr-path")
+        yield "gpu", make_gpus()
     for flag, (name, _) in OPTIONAL_PARTS.items():
-        nodes = list(_nodes(root, _NODES[name])) if configuration.switch(flag) else []
+        nodes = list(_nodes(names, _NODES[name])) if configuration.switch(flag) else []
         if nodes:
             part = CdiEdits(nodes=[_node(path, configuration) for path in nodes])
             yield name, CdiSpec(f"{CDI_VENDOR}/{name}", [CdiDevice("all", part)], CdiEdits())
 
 
-def _nodes(root: str, patterns: Sequence[str]) -> Iterator[str]:
+def _nodes(names: Callable[[str], list[str]], patterns: Sequence[str]) -> Iterator[str]:
     for pattern in patterns:
-        directory = os.path.dirname(pattern)
+        directory = os.path.dirname(f"/dev/{pattern}")
         try:
-            names = sorted(os.listdir(os.path.join(root, "dev", directory)))
+            found = sorted(names(directory))
         except OSError:
             continue
-        for name in fnmatch.filter(names, os.path.basename(pattern)):
-            yield "/" + os.path.join("dev", directory, name)
+        for name in fnmatch.filter(found, os.path.basename(pattern)):
+            yield f"{directory}/{name}"
 
 
 def _node(path: str, configuration: Configuration) -> CdiNode:
@@ -93,7 +96,11 @@ class _NodeTree(LiveTree):
         return super().read(path, limit)
 
 
-def _gpu_specification(node: Node, configuration: Configuration) -> CdiSpec:
+def live_specification(node: Node, configuration: Configuration) -> CdiSpec:
+    """Return the specification of this machine's GPUs and MIG devices.
+
+    :raises NodeError: the driver's files are not below the driver root.
+    """
     tree = _NodeTree(configuration.text("driver-root-ctr-path"))
     try:
         try:
@@ -110,8 +117,7 @@ def _gpu_specification(node: Node, configuration: Configuration) -> CdiSpec:
             majors=read_majors(),
             machine=os.uname().machine,
         )
-        drm = {gpu.bus_id: drm_names(gpu.bus_id.removeprefix("0000")) for gpu in report.gpus}
-        return gpu_specification(host, CdiFacts(os.uname().release, drm), configuration)
+        return gpu_specification(host, live_facts(host), configuration)
     finally:
         tree.close()
 

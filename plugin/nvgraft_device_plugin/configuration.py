@@ -198,6 +198,14 @@ FLAGS = (
         "end if the IMEX channel is missing",
     ),
     Flag(
+        ("host",),
+        ("NVGRAFT_HOST",),
+        "",
+        "text",
+        "",
+        "serve a recorded host: a name of `nvgraft simulate --list`, or a host document",
+    ),
+    Flag(
         ("kubelet-socket",),
         ("KUBELET_SOCKET",),
         "",
@@ -587,14 +595,17 @@ def check(configuration: Configuration, *, has_nvml: bool) -> None:
         raise ConfigurationError(f"unknown MIG strategy: {configuration.text('mig-strategy')}")
 
 
-def check_channel(configuration: Configuration) -> tuple[str, ...]:
+def check_channel(
+    configuration: Configuration, exists: Callable[[str], bool] = os.path.exists
+) -> tuple[str, ...]:
     """Return those of the requested IMEX channels whose nodes exist.
 
+    :param exists: tells whether the node has a device node.
     :raises ConfigurationError: a channel is missing and required.
     """
     found = []
     for channel in configuration.channels:
-        if os.path.exists(f"/dev/nvidia-caps-imex-channels/channel{channel}"):
+        if exists(f"/dev/nvidia-caps-imex-channels/channel{channel}"):
             found.append(channel)
         elif configuration.switch("imex-required"):
             raise ConfigurationError(f"requested IMEX channel channel{channel} does not exist")

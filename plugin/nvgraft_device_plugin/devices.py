@@ -16,8 +16,8 @@ NVLINK_SCORE = 100
 
 
 class MigProfile(NamedTuple):
-    """What NVML tells of a MIG device: slices, memory in MiB, multiprocessors, and the suffix of
-    its profile's name.
+    """What NVML tells of a MIG device: slices, memory in MiB, multiprocessors, the suffix of its
+    profile's name, and how many engines for copying, decoding, encoding, JPEG and optical flow.
     """
 
     gpu_slices: int
@@ -25,6 +25,7 @@ class MigProfile(NamedTuple):
     memory: int
     multiprocessors: int
     suffix: str
+    engines: tuple[int, ...] = ()
 
     def name(self, gpu_memory: int) -> str:
         """Return the profile's name on a GPU with so many MiB, such as 1g.5gb or 1c.3g.20gb."""
@@ -34,7 +35,7 @@ class MigProfile(NamedTuple):
         return f"{compute}{self.gpu_slices}g.{gigabytes}gb{self.suffix}"
 
 
-#: The profile of a MIG device of which only its ids were recorded.
+#: The profile of a MIG device of which only its ids are known.
 UNKNOWN_PROFILE = MigProfile(0, 0, 0, 0, "")
 
 
@@ -49,9 +50,11 @@ class MigDevice(NamedTuple):
 
 @dataclass(frozen=True)
 class NodeGpu:
-    """One GPU. ``memory`` is in MiB; ``fault`` says why NVML does not answer for it.
+    """One GPU. ``memory`` is in MiB, 0 if it is not known.
 
-    ``bus_id`` is as NVML writes it.
+    ``bus_id`` is as NVML writes it. ``pci_class`` is class and subclass of the PCI device, None if
+    the kernel does not tell. ``clique`` names the NVLink clique of a GPU that is attached to a
+    fabric. ``virtual`` is true of a vGPU.
     """
 
     index: int
@@ -65,7 +68,9 @@ class NodeGpu:
     numa_node: int | None
     mig_enabled: bool | None
     mig_devices: tuple[MigDevice, ...] = ()
-    fault: str = ""
+    pci_class: int | None = None
+    clique: str = ""
+    virtual: bool = False
 
 
 class Node(NamedTuple):

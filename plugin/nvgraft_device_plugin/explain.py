@@ -11,6 +11,7 @@ from nvgraft_device_plugin import configuration, node, resources
 from nvgraft_device_plugin.configuration import Configuration
 from nvgraft_device_plugin.devices import Node
 from nvgraft_device_plugin.errors import ConfigurationError, NodeError
+from nvgraft_device_plugin.source import Source, open_source
 
 _MODULE = "/proc/driver/nvidia/version"
 
@@ -27,8 +28,8 @@ def chain(words: Sequence[str], environ: Mapping[str, str]) -> Iterator[Link]:
     """Yield the links in order; the last one may be broken."""
     try:
         given = configuration.load(words, environ)
-        library = node.Nvml(given.text("driver-root-ctr-path"))
-        configuration.check(given, has_nvml=library.loads)
+        source = open_source(given)
+        configuration.check(given, has_nvml=source.loads)
     except ConfigurationError as error:
         yield Link("configuration", str(error), "correct the flag, variable or key that is named")
         return
@@ -36,9 +37,10 @@ def chain(words: Sequence[str], environ: Mapping[str, str]) -> Iterator[Link]:
     yield Link(
         "configuration", f"devices by {strategies}, ids by {given.text('device-id-strategy')}"
     )
-    yield _driver()
+    if source.watched:
+        yield _driver()
     root = given.text("driver-root-ctr-path")
-    if not library.loads:
+    if not source.loads:
         yield Link(
             "NVML",
             f"{node.NVML_SONAME} cannot be loaded, neither below {root} nor by its name",
@@ -47,14 +49,14 @@ def chain(words: Sequence[str], environ: Mapping[str, str]) -> Iterator[Link]:
         )
         return
     try:
-        library.start()
+        source.start()
     except node.NvmlError as error:
         yield Link("NVML", str(error), "run nvidia-smi on the node: it reports the same error")
         return
     try:
-        yield from _served(given)
+        yield from _served(given, source)
     finally:
-        library.stop()
+        source.stop()
 
 
 def _driver() -> Link:
@@ -65,9 +67,9 @@ def _driver() -> Link:
         return Link("driver", f"{_MODULE} is not here: this container may not see it")
 
 
-def _served(given: Configuration) -> Iterator[Link]:
+def _served(given: Configuration, source: Source) -> Iterator[Link]:
     try:
-        read = node.read_node()
+        read = source.read()
     except node.NvmlError as error:
         yield Link("devices", str(error), "run nvidia-smi on the node, and look for Xids in dmesg")
         return

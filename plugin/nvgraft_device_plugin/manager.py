@@ -4,7 +4,6 @@ node or a person asks for it.
 
 import asyncio
 import contextlib
-import glob
 import json
 import os
 import signal
@@ -21,6 +20,7 @@ from nvgraft_device_plugin.devices import Node
 from nvgraft_device_plugin.errors import ConfigurationError, NodeError
 from nvgraft_device_plugin.health import Change, EventWatcher, watched_xids
 from nvgraft_device_plugin.server import ResourceServer
+from nvgraft_device_plugin.source import Source, open_source
 
 #: Seconds after which what did not start is tried again, and between two looks at the sockets.
 _AGAIN = 30.0
@@ -44,7 +44,7 @@ class Manager:
         self._servers: list[ResourceServer] = []
         self._watcher: EventWatcher | None = None
         self._health: asyncio.Task[None] | None = None
-        self._nvml: node.Nvml | None = None
+        self._source: Source | None = None
         self._restart = asyncio.Event()
         self._stop = asyncio.Event()
         self._changes: set[asyncio.Task[None]] = set()
@@ -82,16 +82,18 @@ class Manager:
         """Read everything and begin to serve."""
         config = configuration.load(self._words, self._environ)
         self._config = config
-        self._nvml = node.Nvml(config.text("driver-root-ctr-path"))
+        self._source = source = open_source(config)
         try:
-            configuration.check(config, has_nvml=self._nvml.loads)
-            channels = configuration.check_channel(config)
+            configuration.check(config, has_nvml=source.loads)
+            channels = configuration.check_channel(config, source.exists)
         except ConfigurationError as error:
             raise ConfigurationError(f"unable to validate flags: {error}") from error
         for warning in config.warnings:
             self._log.warning(warning)
         self._log.info("configuration", given=json.dumps(config.document()))
-        read = self._read_node(config)
+        if config.text("host"):
+            self._log.info("serving a recorded host", host=config.text("host"))
+        read = self._read_node(config, source)
         try:
             divided = resources.divide(read, config)
         except NodeError as error:
@@ -101,14 +103,14 @@ class Manager:
         for channel in config.channels:
             if channel not in channels:
                 self._log.warning(f"Ignoring requested IMEX channel channel{channel}")
-        classes = self._write_cdi(read, divided.resources, config)
+        classes = self._write_cdi(source, read, divided.resources, config)
         kubelet = config.text("kubelet-socket")
         directory = os.path.dirname(kubelet) or "/var/lib/kubelet/device-plugins"
         self._kubelet_was = _identity(kubelet)
         if not divided.resources:
             self._log.info("No devices found. Waiting indefinitely.")
         for resource in divided.resources:
-            allocator = Allocator(resource, config, channels, classes)
+            allocator = Allocator(resource, config, channels, classes, source.exists)
             server = ResourceServer(allocator, directory, read.scores, self._log.info)
             await server.start()
             self._servers.append(server)
@@ -119,19 +121,17 @@ class Manager:
                     f"Registered device plugin for '{resource.name}' with Kubelet",
                     devices=len(resource.devices),
                 )
-        self._watch_health(read)
+        if source.watched:
+            self._watch_health(read)
 
-    def _read_node(self, config: Configuration) -> Node:
-        assert self._nvml is not None
-        root = config.text("driver-root-ctr-path")
-        strategy = config.text("device-discovery-strategy")
-        kind = node.platform(root, strategy, has_nvml=self._nvml.loads)
+    def _read_node(self, config: Configuration, source: Source) -> Node:
+        kind = source.platform(config.text("device-discovery-strategy"))
         self._log.info(f"Detected platform: {kind}")
         if kind != "nvml":
             return Node(kind)
         try:
-            self._nvml.start()
-            return node.read_node()
+            source.start()
+            return source.read()
         except node.NvmlError as error:
             fail = config.switch("fail-on-init-error")
             if not fail and (error.missing or not config.uses_cdi):
@@ -143,13 +143,20 @@ class Manager:
             raise _Fatal(f"error getting plugins: {error}") from error
 
     def _write_cdi(
-        self, read: Node, divided: Sequence[resources.Resource], config: Configuration
+        self,
+        source: Source,
+        read: Node,
+        divided: Sequence[resources.Resource],
+        config: Configuration,
     ) -> set[str]:
         if not config.uses_cdi or read.platform != "nvml":
             return set()
         classes = set()
         try:
-            for name, spec in cdi_files.specifications(read, divided, config):
+            specifications = cdi_files.specifications(
+                divided, config, lambda: source.gpu_specification(read, config), source.names
+            )
+            for name, spec in specifications:
                 path = cdi_files.write(name, spec)
                 self._log.info("wrote CDI specification", path=path)
                 classes.add(name)
@@ -189,7 +196,7 @@ class Manager:
         :param wait: at most so many seconds; None without a limit.
         """
         kubelet = self._config.text("kubelet-socket")
-        signs = _signs()
+        signs = self._signs()
         loop = asyncio.get_running_loop()
         end = None if wait is None else loop.time() + wait
         while not (self._stop.is_set() or self._restart.is_set()):
@@ -202,11 +209,14 @@ class Manager:
             if end is None and any(not os.path.exists(server.path) for server in self._servers):
                 self._log.warning("a socket of ours was removed, restarting")
                 return
-            if _signs() != signs:
+            if self._signs() != signs:
                 self._log.info("the node's GPUs or MIG devices have changed, restarting")
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), _LOOK)
+
+    def _signs(self) -> tuple[str, ...]:
+        return () if self._source is None else self._source.signs()
 
     async def _end_servers(self) -> None:
         for server in self._servers:
@@ -217,9 +227,9 @@ class Manager:
             self._watcher.stop()
             await self._health
             self._watcher = self._health = None
-        if self._nvml is not None:
-            self._nvml.stop()
-            self._nvml = None
+        if self._source is not None:
+            self._source.stop()
+            self._source = None
 
 
 class _Fatal(Exception):
@@ -233,20 +243,6 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_ino, status.st_ctime_ns
-
-
-def _signs() -> tuple[str, ...]:
-    """Return names that change when a GPU or a MIG device comes or goes."""
-    return tuple(
-        sorted(
-            [
-                *glob.glob("/dev/nvidia[0-9]*"),
-                *glob.glob("/dev/nvidia-caps/*"),
-                *glob.glob("/proc/driver/nvidia/gpus/*"),
-                *glob.glob("/proc/driver/nvidia/capabilities/gpu*/mig/gi*/ci*"),
-            ]
-        )
-    )
 
 
 def configure_log(*, json_lines: bool) -> None:

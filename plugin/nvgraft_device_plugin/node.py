@@ -1,9 +1,10 @@
-"""Read a node: find NVML below the driver root, and ask it; or read a host document instead."""
+"""Read this machine as a node: find NVML below the driver root, and ask it."""
 
 import ctypes
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import pynvml
 
@@ -12,6 +13,7 @@ from nvgraft.host.inventory import read_mig_minors
 from nvgraft_device_plugin.devices import (
     LEVEL_SCORES,
     NVLINK_SCORE,
+    UNKNOWN_PROFILE,
     MigDevice,
     MigProfile,
     Node,
@@ -20,6 +22,7 @@ from nvgraft_device_plugin.devices import (
 
 NVML_SONAME = "libnvidia-ml.so.1"
 _DXCORE = "libdxcore.so"
+_DEVICES = "/sys/bus/pci/devices"
 _DIRECTORIES = (
     "usr/lib64",
     "usr/lib/x86_64-linux-gnu",
@@ -85,7 +88,7 @@ class Nvml:
     """NVML, loaded from below a driver root."""
 
     def __init__(self, root: str) -> None:
-        self._root = root
+        self.root = root
         self._library = _load(root, NVML_SONAME)
 
     @property
@@ -175,11 +178,30 @@ def _gpu(index: int, handle: object) -> NodeGpu:
         model=_text(pynvml.nvmlDeviceGetName(handle)),
         brand=pynvml.nvmlDeviceGetBrand(handle),
         arch=f"{major}.{minor}",
-        memory=pynvml.nvmlDeviceGetMemoryInfo(handle).total >> 20,
+        memory=_memory(handle),
         numa_node=numa_node(bus_id),
         mig_enabled=enabled,
         mig_devices=tuple(_mig_devices(handle)) if enabled else (),
+        pci_class=_pci_class(bus_id),
+        clique=_clique(handle),
+        virtual=_ask(pynvml.nvmlDeviceGetVirtualizationMode, handle)
+        == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU,
     )
+
+
+def _memory(handle: object) -> int:
+    facts = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    return 0 if facts is None else facts.total >> 20
+
+
+def _clique(handle: object) -> str:
+    """Return cluster and clique of a GPU that is attached to an NVLink fabric, else nothing."""
+    facts = pynvml.c_nvmlGpuFabricInfo_t()
+    if _ask(pynvml.nvmlDeviceGetGpuFabricInfo, handle, ctypes.byref(facts)) is None:
+        return ""
+    cluster = UUID(bytes=bytes(facts.clusterUuid))
+    attached = facts.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and not facts.status
+    return f"{cluster}.{facts.cliqueId}" if attached and cluster.int else ""
 
 
 def _mig_devices(handle: object) -> Iterator[MigDevice]:
@@ -188,19 +210,32 @@ def _mig_devices(handle: object) -> Iterator[MigDevice]:
         if device is None:
             continue
         instance = pynvml.nvmlDeviceGetGpuInstanceId(device)
-        facts = pynvml.nvmlDeviceGetAttributes_v2(device)
         yield MigDevice(
             _text(pynvml.nvmlDeviceGetUUID(device)),
             instance,
             pynvml.nvmlDeviceGetComputeInstanceId(device),
-            MigProfile(
-                facts.gpuInstanceSliceCount,
-                facts.computeInstanceSliceCount,
-                facts.memorySizeMB,
-                facts.multiprocessorCount,
-                _suffix(handle, instance),
-            ),
+            _mig_profile(handle, device, instance),
         )
+
+
+def _mig_profile(handle: object, device: object, instance: int) -> MigProfile:
+    facts = _ask(pynvml.nvmlDeviceGetAttributes_v2, device)
+    if facts is None:
+        return UNKNOWN_PROFILE
+    return MigProfile(
+        facts.gpuInstanceSliceCount,
+        facts.computeInstanceSliceCount,
+        facts.memorySizeMB,
+        facts.multiprocessorCount,
+        _suffix(handle, instance),
+        (
+            facts.sharedCopyEngineCount,
+            facts.sharedDecoderCount,
+            facts.sharedEncoderCount,
+            facts.sharedJpegCount,
+            facts.sharedOfaCount,
+        ),
+    )
 
 
 def _suffix(handle: object, instance: int) -> str:
@@ -238,19 +273,28 @@ def _scores(gpus: tuple[NodeGpu, ...], handles: dict[int, object]) -> dict[tuple
     return scores
 
 
-def numa_node(bus_id: str, devices: str = "/sys/bus/pci/devices") -> int | None:
+def numa_node(bus_id: str, devices: str = _DEVICES) -> int | None:
     """Return the NUMA node of a GPU; None if it has none, or the kernel does not know it.
 
     :param bus_id: with eight digits of the domain, of which the kernel has the last four.
     """
-    name = bus_id.lower()
-    name = name.removeprefix("0000") if name.index(":") > 4 else name
+    number = _kernel_number(bus_id, "numa_node", devices)
+    return number if number is not None and number >= 0 else None
+
+
+def _pci_class(bus_id: str) -> int | None:
+    number = _kernel_number(bus_id, "class", _DEVICES)
+    return None if number is None else number >> 8
+
+
+def _kernel_number(bus_id: str, name: str, devices: str) -> int | None:
+    address = bus_id.lower()
+    address = address.removeprefix("0000") if address.index(":") > 4 else address
     try:
-        with open(os.path.join(devices, name, "numa_node"), encoding="ascii") as file:
-            number = int(file.read(16))
+        with open(os.path.join(devices, address, name), encoding="ascii") as file:
+            return int(file.read(16), 0)
     except (OSError, ValueError):
         return None
-    return number if number >= 0 else None
 
 
 def _mig_minors() -> dict[str, int]:

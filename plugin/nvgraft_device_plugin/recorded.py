@@ -64,8 +64,16 @@ def _mig_device(gpu: Gpu, device: RecordedMigDevice) -> MigDevice:
     row, compute_slices = simulated.device_of(gpu, device)
     profile = UNKNOWN_PROFILE
     if row is not None:
-        suffix = row.name[row.name.index("gb") + 2 :]
-        profile = MigProfile(row.slices, compute_slices, row.memory_mib, row.sm_count, suffix)
+        product = simulated.profile_of(gpu)
+        rows = product.mig.profiles if product and product.mig else []
+        profile = MigProfile(
+            row.slices,
+            compute_slices,
+            row.memory_mib,
+            simulated.multiprocessors(rows, row, compute_slices),
+            row.name[row.name.index("gb") + 2 :],
+            (row.copy_engines, row.decoders, row.encoders, row.jpegs, row.ofas),
+        )
     return MigDevice(device.uuid, device.gpu_instance, device.compute_instance, profile)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nvgraft_specs import profiles
@@ -194,3 +195,14 @@ def device_of(gpu: Gpu, device: MigDevice) -> tuple[MigProfile | None, int]:
     if device.profile is None:
         return None, 0
     return mig_profile(profile_of(gpu), device.profile)
+
+
+def multiprocessors(rows: Sequence[MigProfile], row: MigProfile, slices: int) -> int:
+    """Return the multiprocessors of a compute instance with so many slices.
+
+    A larger GPU instance can have more of them than its slices, which only the whole of it uses.
+
+    :param rows: the GPU instance profiles of the GPU, the smallest first.
+    :param row: the profile of the GPU instance.
+    """
+    return row.sm_count if slices == row.slices else rows[0].sm_count * slices

@@ -354,7 +354,7 @@ def _compute_profiles(writer: "_Writer", rows: Sequence[MigProfile]) -> dict[str
                 "name": text(row.name if slices == row.slices else f"{slices}c.{row.name}"),
                 "slices": slices,
                 "instances": row.slices // slices,
-                "sm_count": _multiprocessors(rows, row, slices),
+                "sm_count": simulated.multiprocessors(rows, row, slices),
             }
         )
         for row, number, slices in _compute_rows(rows)
@@ -363,14 +363,6 @@ def _compute_profiles(writer: "_Writer", rows: Sequence[MigProfile]) -> dict[str
         "ci_profiles": writer.array("struct sim_ci_profile", "ci_profiles", structs),
         "ci_profile_count": len(structs),
     }
-
-
-def _multiprocessors(rows: Sequence[MigProfile], row: MigProfile, slices: int) -> int:
-    """Return the multiprocessors of a compute instance with so many slices.
-
-    A larger GPU instance can have more of them than its slices, which only the whole of it uses.
-    """
-    return row.sm_count if slices == row.slices else rows[0].sm_count * slices
 
 
 def _instances(
@@ -444,7 +436,7 @@ def _mig_device(
     row, slices = simulated.device_of(gpu, device)
     profile = simulated.profile_of(gpu)
     rows = profile.mig.profiles if profile and profile.mig else []
-    multiprocessors = _multiprocessors(rows, row, slices) if row else None
+    multiprocessors = simulated.multiprocessors(rows, row, slices) if row else None
     known = attributes.attributes(gpu, values, multiprocessors)
     if row is not None:
         number = next(key for key, count in _COMPUTE_PROFILES.items() if count == slices)
