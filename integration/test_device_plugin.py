@@ -53,3 +53,15 @@ def test_the_recorded_answers(host: str, prefix: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("host", ["h100-580", "debian-compat32"])
+def test_labels_of_a_simulated_node(host: str) -> None:
+    """Labels made from NVML's answers are those made from the node's document."""
+    labels = [sys.executable, "-m", "nvgraft_device_plugin.main", "labels", "--no-timestamp"]
+    recorded = subprocess.run([*labels, "--host", host], env=ENVIRONMENT, capture_output=True)
+    simulate = [sys.executable, "-m", "nvgraft_cli.shell.main", "simulate", host, "--"]
+    asked = [*simulate, *labels, "--machine-type-file=/dev/null/none"]
+    live = subprocess.run(asked, env=ENVIRONMENT, capture_output=True, check=True)
+    assert recorded.stdout.startswith(b"nvidia.com/cuda.driver-version.full=")
+    assert live.stdout == recorded.stdout

@@ -183,8 +183,8 @@ def test_an_import_upward_is_found(tmp_path: Path) -> None:
 
 #: What commands share with the device plugin: its decisions, which need no gRPC.
 PLUGIN_DECISIONS = {
-    *("allocate", "cdi_files", "configuration", "devices", "errors", "preferred", "recorded"),
-    "resources",
+    *("allocate", "cdi_files", "configuration", "devices", "errors", "files", "labels"),
+    *("preferred", "recorded", "resources"),
 }
 #: What only a serving plugin needs.
 _SERVING = {"grpc", "google", "prometheus_client", "pynvml", "asyncio", "structlog"}

@@ -3,7 +3,6 @@
 import fnmatch
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
 from nvgraft.base.errors import Refusal
@@ -24,6 +23,7 @@ from nvgraft_device_plugin.allocate import CDI_VENDOR, OPTIONAL_PARTS
 from nvgraft_device_plugin.configuration import Configuration
 from nvgraft_device_plugin.devices import Node, NodeGpu
 from nvgraft_device_plugin.errors import NodeError
+from nvgraft_device_plugin.files import write_whole
 from nvgraft_device_plugin.resources import Resource
 
 DIRECTORY = "/var/run/cdi"
@@ -167,17 +167,13 @@ def _with_host_nodes(spec: CdiSpec, root: str) -> CdiSpec:
 
 
 def write(name: str, spec: CdiSpec, directory: str = DIRECTORY) -> str:
-    """Write a specification as a whole, readable for engines of all users; return its path.
+    """Write a specification as a whole; return its path.
 
     :raises NodeError: the directory cannot be written.
     """
     path = os.path.join(directory, f"{CDI_VENDOR}-{name}.json")
     try:
-        os.makedirs(directory, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=directory, prefix=".new-", delete=False) as file:
-            json.dump(spec.document(), file, indent=2)
-            os.fchmod(file.fileno(), 0o644)
-        os.replace(file.name, path)
+        write_whole(path, json.dumps(spec.document(), indent=2))
     except OSError as error:
         raise NodeError(
             f"unable to create cdi spec file: {path}: {error.strerror} | mount {directory} writable"

@@ -239,7 +239,52 @@ FLAGS = (
     ),
 )
 
-_BY_NAME = {name: flag for flag in FLAGS for name in flag.names}
+#: The flags of ``labels``.
+LABEL_FLAGS = (
+    *FLAGS,
+    Flag(
+        ("output-file", "output", "o"),
+        ("GFD_OUTPUT_FILE",),
+        "gfd.outputFile",
+        "text",
+        "",
+        "write the labels to this file for node feature discovery, again and again, and remove it"
+        " at the end; default: print them",
+    ),
+    Flag(
+        ("oneshot",),
+        ("GFD_ONESHOT",),
+        "gfd.oneshot",
+        "switch",
+        False,
+        "write the file once",
+    ),
+    Flag(
+        ("sleep-interval",),
+        ("GFD_SLEEP_INTERVAL",),
+        "gfd.sleepInterval",
+        "text",
+        "60s",
+        "the time between two times",
+    ),
+    Flag(
+        ("no-timestamp",),
+        ("GFD_NO_TIMESTAMP",),
+        "gfd.noTimestamp",
+        "switch",
+        False,
+        "leave out nvidia.com/gfd.timestamp",
+    ),
+    Flag(
+        ("machine-type-file",),
+        ("GFD_MACHINE_TYPE_FILE",),
+        "gfd.machineTypeFile",
+        "text",
+        "/sys/class/dmi/id/product_name",
+        "a file with the machine's type; a recorded host has none",
+    ),
+)
+
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
@@ -357,17 +402,19 @@ class Configuration(NamedTuple):
         return document
 
 
-def parse_flags(words: Sequence[str]) -> dict[str, Any]:
+def parse_flags(words: Sequence[str], flags: Sequence[Flag] = FLAGS) -> dict[str, Any]:
     """Return flag -> value of a command line.
 
+    :param flags: those that it may have.
     :raises ConfigurationError: an unknown flag, or a wrong value.
     """
+    by_name = {name: flag for flag in flags for name in flag.names}
     given: dict[str, Any] = {}
     rest = list(words)
     while rest:
         word = rest.pop(0)
         name, equals, value = word.lstrip("-").partition("=")
-        flag = _BY_NAME.get(name) if word.startswith("-") else None
+        flag = by_name.get(name) if word.startswith("-") else None
         if flag is None:
             if word.startswith("-"):
                 raise ConfigurationError(
@@ -400,24 +447,28 @@ def _value(flag: Flag, text: str, source: str) -> Any:
 
 
 def load(
-    words: Sequence[str], environ: Mapping[str, str], read: Callable[[str], bytes] | None = None
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    read: Callable[[str], bytes] | None = None,
+    flags: Sequence[Flag] = FLAGS,
 ) -> Configuration:
     """Return the configuration of a command line, an environment and a config file.
 
     :param read: reads the config file.
+    :param flags: those that it may have.
     :raises ConfigurationError: something cannot be used.
     """
-    given = parse_flags(words)
-    for flag in FLAGS:
+    given = parse_flags(words, flags)
+    for flag in flags:
         for variable in flag.variables:
             if environ.get(variable, "") and flag.names[0] not in given:
                 given[flag.names[0]] = _value(flag, environ[variable], variable)
     path = given.get("config-file", "")
     file = _parse_file((read or _read)(path), path) if path else _File()
-    from_file = _file_flags(file, path)
+    from_file = _file_flags(file, path, flags)
     values = {
         flag.names[0]: given.get(flag.names[0], from_file.get(flag.names[0], flag.default))
-        for flag in FLAGS
+        for flag in flags
     }
     sharing, mps, warnings = _sharing(file)
     if file.resources is not None and (file.resources.gpus or file.resources.mig):
@@ -472,15 +523,15 @@ def _parse_file(data: bytes, path: str) -> _File:
     return file
 
 
-def _file_flags(file: _File, path: str) -> dict[str, Any]:
+def _file_flags(file: _File, path: str, flags: Sequence[Flag]) -> dict[str, Any]:
     """Return flag -> value of the part ``flags`` of a config file, and of ``imex``."""
-    flags = file.flags or {}
-    plugin = flags.get("plugin") or {}
+    parts: dict[str, Any] = {"": file.flags or {}}
+    parts |= {name: parts[""].get(name) for name in ("plugin", "gfd")}
     values: dict[str, Any] = {}
-    for flag in FLAGS:
+    for flag in flags:
         part, _, key = flag.key.rpartition(".")
-        source = {"": flags, "plugin": plugin if isinstance(plugin, dict) else {}}.get(part, {})
-        if flag.key and key in source:
+        source = parts.get(part)
+        if flag.key and isinstance(source, dict) and key in source:
             values[flag.names[0]] = _file_value(flag, source[key], f"{path}: flags.{flag.key}")
     if file.imex is not None:
         values["imex-channel-ids"] = tuple(str(channel) for channel in file.imex.channelIDs)

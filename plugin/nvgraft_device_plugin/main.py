@@ -5,8 +5,8 @@ import os
 import sys
 
 from nvgraft import __version__
-from nvgraft_device_plugin import explain
-from nvgraft_device_plugin.configuration import FLAGS
+from nvgraft_device_plugin import explain, features
+from nvgraft_device_plugin.configuration import FLAGS, LABEL_FLAGS, Flag
 from nvgraft_device_plugin.manager import Manager, configure_log
 
 
@@ -23,6 +23,10 @@ def main(argv: list[str] | None = None) -> int:
         answer, code = explain.text(words[1:], os.environ)
         print(answer)
         return code
+    if words[:1] == ["labels"]:
+        return features.run(
+            words[1:], os.environ, lambda line: print(f"labels: {line}", file=sys.stderr)
+        )
     configure_log(json_lines=os.environ.get("NVGRAFT_LOG_FORMAT") == "json")
     return asyncio.run(_run(words))
 
@@ -33,17 +37,17 @@ async def _run(words: list[str]) -> int:
 
 def _usage() -> str:
     lines = [
-        "usage: nvgraft-device-plugin [explain] [--FLAG=VALUE]...",
+        "usage: nvgraft-device-plugin [explain | labels] [--FLAG=VALUE]...",
         "",
         "Serves the GPUs of this node to the kubelet. explain: prints the chain from the driver to",
-        "the kubelet, with the first link that is broken.",
+        "the kubelet, with the first link that is broken. labels: prints the node's labels, as GPU",
+        "feature discovery does, or keeps them in a file.",
         "",
         "flags, and their variables:",
-    ]
-    for flag in FLAGS:
-        names = ", ".join(f"--{name}" for name in flag.names)
-        lines += [f"  {names}  [${', $'.join(flag.variables)}]", f"        {flag.summary}"]
-    lines += [
+        *(line for flag in FLAGS for line in _described(flag)),
+        "",
+        "flags of labels:",
+        *(line for flag in LABEL_FLAGS[len(FLAGS) :] for line in _described(flag)),
         "",
         "Environment: DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS (Xids, or all);",
         "NVGRAFT_LOG_FORMAT=json.",
@@ -52,6 +56,11 @@ def _usage() -> str:
         "configuration cannot be used",
     ]
     return "\n".join(lines)
+
+
+def _described(flag: Flag) -> list[str]:
+    names = ", ".join(f"--{name}" for name in flag.names)
+    return [f"  {names}  [${', $'.join(flag.variables)}]", f"        {flag.summary}"]
 
 
 if __name__ == "__main__":
