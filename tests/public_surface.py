@@ -22,7 +22,7 @@ from typing import Any
 from nvgraft import cdi_hook, hook, runtime
 from nvgraft.base import errors
 from nvgraft.base.usage import UsageError
-from nvgraft.request.config import KEYS
+from nvgraft.request.config_keys import KEYS
 from nvgraft.wrapper.log import LogOptions
 from nvgraft_cli.container_cli import COMMANDS, ORIGINAL_NAME
 from nvgraft_cli.container_cli import command as container_cli

@@ -9,7 +9,8 @@ from pathlib import Path
 from nvgraft_cli.simulate import stubs
 from nvgraft_cli.simulate.standins import build, data
 from nvgraft_specs import gallery
-from nvgraft_specs.models.host import Gpu, Host, MigDevice, load_host
+from nvgraft_specs.models.host import Host, load_host
+from nvgraft_specs.models.host_gpus import Gpu, MigDevice
 
 #: NODES is a list of PATH=ERRNO; a node that is not in it does not exist. FILES is a directory that
 #: stands for /.

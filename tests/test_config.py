@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from nvgraft.base.errors import Refusal
 from nvgraft.request import config as module
 from nvgraft.request.config import (
-    KEYS,
     Config,
     config_from_settings,
     config_path,
@@ -22,6 +21,7 @@ from nvgraft.request.config import (
     host_ldconfig,
     load_config,
 )
+from nvgraft.request.config_keys import KEYS
 from nvgraft.request.toml_settings import settings_from_toml
 from nvgraft.system import kept
 from nvgraft.system.trusted import Untrusted

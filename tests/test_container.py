@@ -6,7 +6,7 @@ import posix
 import pytest
 
 from nvgraft.base.errors import Refusal
-from nvgraft.container import container, unprepared
+from nvgraft.container import container, starter
 from nvgraft.container.container import Container
 from nvgraft.system import syscalls
 
@@ -99,5 +99,5 @@ def test_who_has_started_a_process(
 
     monkeypatch.setattr(posix, "getpid", lambda: 10)
     monkeypatch.setattr(posix, "getppid", lambda: 40)
-    monkeypatch.setattr(unprepared, "read_text", read_text)
-    assert unprepared.has_same_starter(70) == same
+    monkeypatch.setattr(starter, "read_text", read_text)
+    assert starter.has_same_starter(70) == same

@@ -18,7 +18,7 @@ from nvgraft.apply.cache.shunning import ShunningRootfs
 from nvgraft.apply.held_container import HeldContainer
 from nvgraft.base.errors import Refusal
 from nvgraft.container.container import Container
-from nvgraft.container.fuse import OnFuse, ShunningTree, shun
+from nvgraft.container.fuse import OnFuse, ShunningTree, shunned_volumes
 from nvgraft.container.live_target import LiveTarget
 from nvgraft.container.offline_target import OfflineTarget
 from nvgraft.formats.tree import Bounds
@@ -51,6 +51,10 @@ def container(rootfs: Path) -> Container:
     made = container_at(rootfs)
     made.fuse = [volume(str(rootfs / "vol")), volume(f"{rootfs}/volume"), volume(f"{rootfs}2")]
     return made
+
+
+def shun(container: Container) -> None:
+    container.shunned = shunned_volumes(container.rootfs, container.rootfs_fd, container.fuse)
 
 
 def test_the_volumes_of_a_container_are_found(container: Container) -> None:

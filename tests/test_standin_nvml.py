@@ -20,7 +20,8 @@ from nvgraft_cli.simulate import stubs
 from nvgraft_cli.simulate.standins import build, data, entry_points
 from nvgraft_specs import gallery
 from nvgraft_specs.models.gpu_profile import GpuValues
-from nvgraft_specs.models.host import Host, NumaNode, Topology, load_host
+from nvgraft_specs.models.host import Host, load_host
+from nvgraft_specs.models.host_gpus import NumaNode, Topology
 
 pytestmark = pytest.mark.requires("gcc")
 

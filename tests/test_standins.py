@@ -11,7 +11,8 @@ from nvgraft_cli.case import dynamic
 from nvgraft_cli.simulate import stubs
 from nvgraft_cli.simulate.standins import build, data
 from nvgraft_specs import gallery
-from nvgraft_specs.models.host import Host, MigDevice, load_host
+from nvgraft_specs.models.host import Host, load_host
+from nvgraft_specs.models.host_gpus import MigDevice
 
 #: Prints no text, answers with what the data says.
 ECHO = """

@@ -18,14 +18,13 @@ from nvgraft.base import files
 from nvgraft.base._os import signal, stat
 from nvgraft.base.errors import NO_OUTPUT, Refusal, printable
 from nvgraft.request.config import (
-    ERROR,
-    OPEN_ERROR,
     Config,
     config_from_settings,
     config_path,
     known_settings,
     read_config_file,
 )
+from nvgraft.request.config_keys import ERROR, OPEN_ERROR
 from nvgraft.request.oci import read_config
 from nvgraft.system.trusted import open_trusted
 from nvgraft.wrapper.log import Log, LogOptions

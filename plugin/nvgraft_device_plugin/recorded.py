@@ -17,8 +17,9 @@ from nvgraft_device_plugin.devices import (
     NodeGpu,
 )
 from nvgraft_specs.models import simulated
-from nvgraft_specs.models.host import Gpu, Host, Topology
-from nvgraft_specs.models.host import MigDevice as RecordedMigDevice
+from nvgraft_specs.models.host import Host
+from nvgraft_specs.models.host_gpus import Gpu, Topology
+from nvgraft_specs.models.host_gpus import MigDevice as RecordedMigDevice
 
 _MIG_MODES = {"unsupported": None, "disabled": False, "enabled": True}
 

@@ -104,9 +104,9 @@ class Container:
         self.mounts = MountTable(text)
         self.fuse = fuse_mounts(text)
         if self.fuse and not allow_fuse():
-            from nvgraft.container.fuse import shun
+            from nvgraft.container.fuse import shunned_volumes
 
-            shun(self)
+            self.shunned = shunned_volumes(self.rootfs, self.rootfs_fd, self.fuse)
         self.bare = self.by_its_starter and not self._has_procfs()
 
     def _has_procfs(self) -> bool:
@@ -290,11 +290,13 @@ def open_container(pid: int, pidfd: int, rootfs: str, *, by_its_starter: bool = 
             check_no_host_root(container)
             mounted = container.is_mount_point()
             if by_its_starter or not mounted:
-                from nvgraft.container.unprepared import check_no_mount_point, has_same_starter
+                from nvgraft.container.starter import check_no_mount_point, has_same_starter
 
                 container.by_its_starter = by_its_starter and has_same_starter(pid)
                 if not mounted:
-                    check_no_mount_point(container, root_fd)
+                    check_no_mount_point(
+                        container.rootfs, rootfs_fd, root_fd, pid, container.by_its_starter
+                    )
         except BaseException:
             syscalls.close(rootfs_fd)
             raise

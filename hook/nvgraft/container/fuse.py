@@ -16,7 +16,8 @@ from nvgraft.system import syscalls, userns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvgraft.container.container import Container
+    from collections.abc import Iterable
+
     from nvgraft.formats.elf import ElfFacts
     from nvgraft.formats.tree import Bounds, Node
     from nvgraft.system.mountinfo import Mount
@@ -36,28 +37,29 @@ class OnFuse(OnVolume):
         )
 
 
-def shun(container: Container) -> None:
-    """Note in ``container.shunned`` the FUSE volumes of the container.
+def shunned_volumes(rootfs: str, rootfs_fd: int, mounts: Iterable[Mount]) -> tuple[str, ...]:
+    """Return the mount points of a container's FUSE volumes, as the container sees them.
 
     Its root file system may be FUSE itself where the hook is rootless, and so can hold up its own
     user only, and where root has mounted it for an engine (docs/decisions/0057).
 
+    :param mounts: the FUSE mounts of the container's mount namespace.
     :raises Refusal: stage ``container``: the root file system is on another FUSE file system.
     """
-    root_id = syscalls.mount_id(container.rootfs_fd)
+    root_id = syscalls.mount_id(rootfs_fd)
     # As mountinfo shows it: without the links of the path by which it was opened.
-    base = os.readlink(f"/proc/self/fd/{container.rootfs_fd}")
-    for mount in container.fuse:
+    base = os.readlink(f"/proc/self/fd/{rootfs_fd}")
+    for mount in mounts:
         if mount.id == root_id and not (userns.inside() or is_of_engine(mount)):
             raise Refusal(
                 "container",
-                f"stat failed: {container.rootfs}: it is on a FUSE file system"
+                f"stat failed: {rootfs}: it is on a FUSE file system"
                 f" ({mount.fstype}), which may never answer",
                 f"use a root file system on another one, or {ALLOW_FUSE}",
             )
-    points = {mount.point for mount in container.fuse}
+    points = {mount.point for mount in mounts}
     inside = [point[len(base) :] for point in points if point.startswith(base + "/")]
-    container.shunned = tuple(sorted(inside))
+    return tuple(sorted(inside))
 
 
 def is_of_engine(mount: Mount, *, any_user: bool = False) -> bool:

@@ -1,15 +1,12 @@
-"""Containers in this process's own mount namespace, and root file systems that are not mount
-points.
+"""Containers in this process's own mount namespace.
 
-``nvgraft configure`` opens both, and the hooks of the stage createContainer the former: a runtime
-starts them in the container's namespaces before it changes the root.
+``nvgraft configure`` opens them, and the hooks of the stage createContainer: a runtime starts these
+in the container's namespaces before it changes the root.
 """
 
 from __future__ import annotations
 
 from nvgraft.base._os import os
-from nvgraft.base.errors import Refusal
-from nvgraft.base.files import read_text
 from nvgraft.container.container import (
     Container,
     check_no_host_root,
@@ -18,34 +15,6 @@ from nvgraft.container.container import (
     step,
 )
 from nvgraft.system import syscalls, userns
-from nvgraft.system.trusted import Untrusted, open_trusted_directory
-
-
-def has_same_starter(pid: int) -> bool:
-    """Tell whether ``pid`` is a child of this process, or of one that has started this process,
-    maybe through others.
-
-    Init is only accepted as a direct parent: it adopts processes that it has not started.
-    """
-    starter = _parent(pid)
-    ancestor = os.getppid()
-    if starter and starter in {os.getpid(), ancestor}:
-        return True
-    while ancestor > 1 and ancestor != starter:
-        ancestor = _parent(ancestor)
-    return ancestor > 1
-
-
-def _parent(pid: int) -> int:
-    """Return the parent of ``pid``. It is 0 when ``pid`` has ended or the parent is in another pid
-    namespace.
-    """
-    try:
-        text = read_text(f"/proc/{pid}/stat")
-    except OSError:
-        return 0
-    # The name before the state may have any characters.
-    return int(text.rpartition(")")[2].split()[1])
 
 
 def open_own(rootfs: str) -> Container:
@@ -120,31 +89,3 @@ def open_standalone(rootfs: str) -> Container:
         syscalls.close(rootfs_fd)
         raise
     return container
-
-
-def check_no_mount_point(container: Container, root_fd: int) -> None:
-    """Check a rootfs that is not a mount point: it must belong to the caller, who has started the
-    container's process.
-
-    Otherwise a wrong path or pid would have files made in a directory of the host.
-
-    :param root_fd: the root of the container's mount namespace.
-    """
-    text = "invalid rootfs directory"
-    hint = (
-        f"{container.rootfs} is not a mount point in the mount namespace of process"
-        f" {container.pid}: bind it on itself first, as runtimes do"
-    )
-    if not container.by_its_starter:
-        raise Refusal("input", text, hint)
-    try:
-        fd = open_trusted_directory(root_fd, container.rootfs)
-    except Untrusted as error:
-        hint = f"{hint}, or let only the caller be able to change it ({error})"
-        raise Refusal("input", text, hint) from error
-    except OSError as error:
-        raise Refusal("input", text, f"{hint} ({error})") from error
-    opened, trusted = os.fstat(container.rootfs_fd), os.fstat(fd)
-    syscalls.close(fd)
-    if (opened.st_dev, opened.st_ino) != (trusted.st_dev, trusted.st_ino):
-        raise Refusal("input", text, f"{container.rootfs} was replaced meanwhile")

@@ -317,6 +317,19 @@ class Tree:
         return resolved, self.lstat(resolved) if resolved != "/" else Node("dir", 0o755)
 
 
+def identity(status: os.stat_result | None) -> list[int] | bool:
+    """Return values that change whenever the file does: the kernel sets ctime at every change of
+    content, owner, mode and links.
+
+    A missing file is False, and a directory is True: the paths in it are checked by themselves.
+    """
+    if status is None:
+        return False
+    if stat.S_ISDIR(status.st_mode):
+        return True
+    return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
 class LiveTree(Tree):
     """The tree below an open directory.
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from nvgraft.formats.tree import LiveTree
-from nvgraft.host.kept_inventory import KIND, identity
+from nvgraft.formats.tree import LiveTree, identity
 from nvgraft.system import keep, kept
 
 TYPE_CHECKING = False
@@ -25,9 +24,14 @@ CHANGING = "files of the driver have changed just now"
 
 
 def keep_inventory(
-    key: list[object], signs: dict[str, Any], started: int, host: Host, libraries: Libraries
+    kind: str,
+    key: list[object],
+    signs: dict[str, Any],
+    started: int,
+    host: Host,
+    libraries: Libraries,
 ) -> str:
-    """Keep the inventory and return "", or return why it cannot be kept.
+    """Keep the inventory as ``kind`` and return "", or return why it cannot be kept.
 
     It is not kept if one of its files changed shortly before this start read it: that file may
     change again and keep its time stamp.
@@ -55,7 +59,7 @@ def keep_inventory(
         "narrow": [[library.row.name, *_fields(library, _LIBRARY)] for library in libraries.narrow],
         "missing": [row.name for row in libraries.missing],
     }
-    return "" if keep.write(KIND, key, document) else f"{kept.DIRECTORY} cannot be written"
+    return "" if keep.write(kind, key, document) else f"{kept.DIRECTORY} cannot be written"
 
 
 #: The order of the fields in the document, which is that of the classes' parameters.

@@ -18,10 +18,10 @@ from __future__ import annotations
 import time
 
 from nvgraft.base import paths
-from nvgraft.base._os import os, stat
+from nvgraft.base._os import os
 from nvgraft.base.files import read_text
 from nvgraft.base.values import Value
-from nvgraft.formats.tree import LiveTree
+from nvgraft.formats.tree import LiveTree, identity
 from nvgraft.host import places
 from nvgraft.host.components import Component, Host, Libraries
 from nvgraft.host.gpus import DriverReport, Gpu, MigDevice, parse_information
@@ -120,7 +120,7 @@ def read_host(
     host.origin = f"read now: {difference}"
     if keep and signs is not None:
         host.keep = lambda libraries: keep_inventory.keep_inventory(
-            key, signs, started, host, libraries
+            KIND, key, signs, started, host, libraries
         )
     return host
 
@@ -273,19 +273,6 @@ def _stat(path: str) -> os.stat_result | None:
         return os.stat(path)
     except OSError:
         return None
-
-
-def identity(status: os.stat_result | None) -> list[int] | bool:
-    """Return values that change whenever the file does: the kernel sets ctime at every change of
-    content, owner, mode and links.
-
-    A missing file is False, and a directory is True: the paths in it are checked by themselves.
-    """
-    if status is None:
-        return False
-    if stat.S_ISDIR(status.st_mode):
-        return True
-    return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def _difference(document: object, signs: dict[str, Any] | None, config: Config) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nvgraft.base import tomltext
 from nvgraft.base.errors import Refusal
-from nvgraft.request.config import ERROR, FILE_ERROR, KEYS
+from nvgraft.request.config_keys import ERROR, FILE_ERROR, KEYS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

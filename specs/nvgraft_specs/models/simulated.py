@@ -11,7 +11,9 @@ from nvgraft_specs.documents import DocumentError
 from nvgraft_specs.models.gpu_profile import GpuProfile, MigProfile, load_profile, profile_of_model
 
 if TYPE_CHECKING:
-    from nvgraft_specs.models.host import Gpu, Host, MigDevice
+    from collections.abc import Sequence
+
+    from nvgraft_specs.models.host_gpus import Gpu, MigDevice, Topology
 
 #: Compute slices and memory slices of a GPU with MIG.
 _COMPUTE_SLICES, _MEMORY_SLICES = 7, 8
@@ -30,16 +32,17 @@ class Impossible(Exception):
         self.fix = fix
 
 
-def check(host: Host, path: str) -> None:
+def check(gpus: Sequence[Gpu], topology: Topology | None, path: str) -> None:
     """Check what a document says of the simulation; a document without such keys is not looked at.
 
     :param path: the path to name in the error.
     :raises DocumentError: something is unknown or impossible.
     """
     try:
-        for index, gpu in enumerate(host.nvml.gpus):
+        for index, gpu in enumerate(gpus):
             _check_gpu(gpu, f"$.nvml.gpus[{index}]")
-        _check_topology(host)
+        if topology is not None:
+            _check_topology(topology, gpus)
     except Impossible as error:
         raise DocumentError(path, error.where, error.cause, error.fix) from None
 
@@ -148,11 +151,8 @@ def _check_mig(gpu: Gpu, profile: GpuProfile | None, where: str) -> None:
         )
 
 
-def _check_topology(host: Host) -> None:
-    topology = host.topology
-    if topology is None:
-        return
-    count = len(host.nvml.gpus)
+def _check_topology(topology: Topology, gpus: Sequence[Gpu]) -> None:
+    count = len(gpus)
     named = [
         (f"$.topology.numa[{index}].gpus", gpu)
         for index, node in enumerate(topology.numa or ())
@@ -181,7 +181,7 @@ def _check_topology(host: Host) -> None:
         range(count) if topology.nvlink == "switch" else {gpu for b in bridges for gpu in b.gpus}
     )
     for index in users:
-        linked = host.nvml.gpus[index]
+        linked = gpus[index]
         if not values_of(linked).get("nvlinks"):
             raise Impossible(
                 "$.topology.nvlink",

@@ -7,7 +7,7 @@ from the CUDA C++ Programming Guide, technical specifications per compute capabi
 from collections.abc import Mapping
 from typing import Any
 
-from nvgraft_specs.models.host import Gpu
+from nvgraft_specs.models.host_gpus import Gpu
 
 #: Compute capability -> threads and blocks of a multiprocessor, its shared memory in KiB, that of a
 #: block that opts in, and single to double precision performance.

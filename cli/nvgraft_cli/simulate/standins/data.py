@@ -11,14 +11,8 @@ from typing import Any
 from nvgraft_cli.simulate.standins import attributes
 from nvgraft_specs.models import simulated
 from nvgraft_specs.models.gpu_profile import MigProfile, Script
-from nvgraft_specs.models.host import (
-    GPU_LIMIT,
-    Gpu,
-    Host,
-    MigDevice,
-    NumaNode,
-    RegularFile,
-)
+from nvgraft_specs.models.host import Host, RegularFile
+from nvgraft_specs.models.host_gpus import GPU_LIMIT, Gpu, MigDevice, NumaNode
 
 #: MIG devices of one GPU: the hardware has seven compute slices.
 MIG_LIMIT = 7

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from nvgraft_cli.simulate.standins import data
 from nvgraft_specs.models import simulated
-from nvgraft_specs.models.host import GPU_LIMIT, Host, RegularFile
+from nvgraft_specs.models.host import Host, RegularFile
+from nvgraft_specs.models.host_gpus import GPU_LIMIT
 
 MAGIC = b"nvgraft-failures"
 
