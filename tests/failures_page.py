@@ -45,6 +45,7 @@ def _rows(failure: str) -> Iterator[str]:
 
 def _named(text: str) -> str:
     """Return ``text`` with words in capitals for the names that an error contains."""
+    text = re.sub(r"\{\d:\w+\}", "what that is", text)
     for group, word in (("{1}", "NAME"), ("{2}", "VALUE"), ("{3}", "VALUE")):
         text = text.replace(group, word)
     return text

@@ -54,7 +54,7 @@ def test_a_pasted_error_is_recognised(row: str, paste: str) -> None:
     assert meanings[0].cause
     assert meanings[0].next
     text = " ".join((meanings[0].cause, *meanings[0].otherwise, *meanings[0].next))
-    assert not re.search(r"\{\d\}|`", text)
+    assert not re.search(r"\{\d(:\w+)?\}|`", text)
 
 
 @pytest.mark.parametrize("text", (FIXTURES / "other-errors.txt").read_text("utf-8").splitlines())
@@ -72,11 +72,14 @@ def test_rows_are_well_formed() -> None:
     """Rows have known keys and values, their groups exist, and commands of nvgraft exist."""
     required = {"id", "stage", "says", "cause", "next"}
     keys = required | {"failure", "fixed_by", "pattern", "cuda", "nvml", "symptom", "otherwise"}
+    keys |= {"hides"}
     shared = DATA["host"]["steps"]
+    names = {row["id"] for row in ROWS}
     assert len({row["id"] for row in ROWS}) == len(ROWS)
     for row in ROWS:
         assert required <= set(row) <= keys
         assert row["stage"] in STAGES
+        assert set(row.get("hides", ())) <= names - {row["id"]}
         assert row.get("failure", "rootless") in {failure.id for failure in FAILURES}
         assert row.get("fixed_by", "node") in errors.FIXED_BY
         assert all(
@@ -85,8 +88,9 @@ def test_rows_are_well_formed() -> None:
         steps = [shared[step[1:]] if step.startswith("=") else step for step in row["next"]]
         texts = (row["cause"], *row.get("otherwise", ()), *steps)
         groups = re.compile(row["pattern"]).groups if "pattern" in row else 0
-        used = [int(group) for text in texts for group in re.findall(r"\{(\d)\}", text)]
-        assert max(used, default=0) <= groups
+        used = [each for text in texts for each in re.findall(r"\{(\d)(?::(\w+))?\}", text)]
+        assert max((int(group) for group, _ in used), default=0) <= groups
+        assert {table for _, table in used} - {""} <= set(DATA["tables"]["tables"])
         commands = re.findall(r"`nvgraft ([\w-]+)", " ".join(texts))
         assert set(commands) <= {name for group in GROUPS.values() for name in group}
         assert all(text.count("`") % 2 == 0 for text in texts)
@@ -269,39 +273,49 @@ def test_an_error_in_another_language_is_recognised(paste: str, row: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "by", "inside"),
+    ("text", "said", "by", "place"),
     [
         (
             WRAPPINGS["docker and runc"].replace("{}", "foo failed"),
             "foo failed",
             "prestart hook",
-            False,
+            "start",
         ),
         (
             '{"level":"error","msg":"failed","error":"crun: no bar: invalid argument"}',
             "no bar: invalid argument",
             "crun",
-            False,
+            "start",
         ),
         (
             "tensorflow/core/foo.cc:12] Internal: something failed",
             "/core/foo.cc:12] Internal: something failed",
             "TensorFlow",
-            True,
+            "inside",
         ),
-        ("one\nValueError: no such colour\ntwo", "ValueError: no such colour", "", False),
-        ("hello", "", "", False),
+        ("one\nValueError: no such colour\ntwo", "ValueError: no such colour", "", ""),
+        ("ValueError: no GPU in that colour", "ValueError: no GPU in that colour", "", "inside"),
+        ("docker: Error response from daemon: no such image", "no such image", "docker", ""),
+        (
+            "ld: no space left on device\nERROR: process make did not complete successfully",
+            "ld: no space left on device",
+            "",
+            "",
+        ),
+        ("hello", "", "", ""),
     ],
 )
 def test_the_innermost_message_of_an_unknown_error_is_told(
-    text: str, said: str, by: str, inside: bool
+    text: str, said: str, by: str, place: str
 ) -> None:
-    """The answer to an unknown error: the innermost message, who said it, and two checks."""
+    """The answer to an unknown error: the innermost message, who said it, and two checks.
+
+    Checks of GPUs are left out where neither the text nor the program has to do with GPUs.
+    """
     analysis = analyse(text)
     assert analysis.meanings == ()
     assert (analysis.innermost, analysis.said_by) == (said, by)
-    assert analysis.checks == known().checks[inside]
-    assert len(analysis.checks) == 2
+    assert analysis.checks == known().checks.get(place, ())
 
 
 @pytest.mark.parametrize(
@@ -311,10 +325,13 @@ def test_the_innermost_message_of_an_unknown_error_is_told(
         ("sh: 1: /opt/run: Exec format error", "architecture"),
         ("foo: cannot open bar: Keine Berechtigung", "EACCES"),
         ("write /data/x: no space left on device", "quota"),
+        ("ImportError: libGL.so.1: cannot open shared object file", "libgl1"),
+        ("sh: error while loading: libzzz.so.3: cannot open shared object file", "apt-file"),
+        ("cannot allocate unhealthy devices amd.com/gpu", "NVIDIA's tools do not know"),
     ],
 )
 def test_the_words_of_the_system_are_explained(text: str, means: str, capsys: Captured) -> None:
-    """Of an unknown error, errno words and exit codes are explained, without a diagnosis."""
+    """Of an unknown error, errno words, exit codes and libraries of others are explained."""
     (said,) = analyse(text).general
     assert means in said
     assert main(["explain-error", text]) == 1
@@ -336,7 +353,43 @@ def test_an_unknown_error_is_not_guessed(text: str, capsys: Captured) -> None:
     assert main(["explain-error", text]) == 1
     out = capsys.readouterr().out
     assert "this text contains no known error of GPU containers" in out
-    assert "two checks that separate the most causes" in out
+    assert "nothing in it names a GPU or its driver: look at the program that said it" in out
+    assert main(["explain-error", f"a GPU, and then {text}"]) == 1
+    assert "two checks that separate the most causes" in capsys.readouterr().out
+
+
+def test_a_table_tells_what_a_group_is() -> None:
+    """Numbers and names that a message contains are explained one by one."""
+    (xid,) = analyse("NVRM: Xid (PCI:0000:01:00): 79, pid=7").meanings
+    assert "fallen off the bus" in xid.cause
+    for name, packages in (
+        ("libnvrtc.so.13", "pip: nvidia-cuda-nvrtc;"),
+        ("libcublas.so.12", "pip: nvidia-cublas-cu12;"),
+        ("libcudnn_ops_infer.so.8", "apt: libcudnn8;"),
+    ):
+        (library,) = analyse(f"ImportError: {name}: cannot open shared object file").meanings
+        assert packages in library.cause
+
+
+def test_what_says_less_of_the_same_error_is_left_out() -> None:
+    """The errno of a neighbouring line decides, and the row that it excludes is not shown."""
+    line = "include/shm.h:48 NCCL WARN Error while creating shared memory segment nccl-shm-recv-1"
+    assert ids(line) == ["shm-size"]
+    assert ids(f"NCCL WARN Call to shm_open failed : Permission denied\n{line}") == ["shm-denied"]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("services.ollama.deploy.resources: missing property 'image' error", ["docker compose"]),
+        ("enroot: [ERROR] no such image", ["enroot"]),
+        ("starting with docker compose up\nValueError: no such colour", []),
+        ("see https://pytorch.org/get-started\nconnection refused", []),
+    ],
+)
+def test_only_programs_that_passed_an_error_on_are_listed(text: str, names: list[str]) -> None:
+    """A name in another line, in an address or of a service does not make a layer."""
+    assert [wrapper.name for wrapper in analyse(text).wrappers] == names
 
 
 def test_causes_come_before_their_symptoms(capsys: Captured) -> None:

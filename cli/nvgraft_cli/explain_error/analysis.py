@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from nvgraft_cli.explain_error.known import WORD, KnownError, Layer, known
+from nvgraft_cli.explain_error.known import WORD, KnownError, Layer, filled, known
 from nvgraft_cli.explain_error.paste import blocks, lower, readings
 from nvgraft_specs.checks import FAILURES
 
@@ -50,6 +50,21 @@ _COMPLAINT = re.compile(
     r"|segmentation|signal|no space|too many|exceed|rejected|insufficient"
     r"|not (?:support|avail|allow)",
     re.IGNORECASE,
+)
+#: What names a GPU or its driver: without it, checks of GPUs lead away from the cause.
+_OF_GPUS = (
+    *("nvidia", "nvgraft", "cuda", "gpu", "nvml", "cudnn", "nccl", "tensorrt", "/dev/dri", "dxg"),
+    *("nvenc", "nvdec", "vulkan", "eglinit", "libegl", "libglx", "opengl", "optix"),
+)
+#: GPUs of other makers.
+_OF_OTHERS = re.compile(r"\b(?:amd|intel)\.com/gpu")
+#: Lines that say only that something failed which another line explains.
+_CONSEQUENCE = re.compile(
+    r"did not complete successfully|returned (?:a )?non-zero|exited with"
+    r"|exit(?:ed)? (?:code|status)"
+    r"|has no installation candidate|unable to locate package|failed to build|failed to solve"
+    r"|build failed|calledprocesserror|\*\*\* \[|^make|^error: subprocess|aborting|giving up"
+    r"|failed building wheel|could not build wheels|command errored out"
 )
 #: Lines that follow an error and do not tell more.
 _NOISE = re.compile(
@@ -123,6 +138,7 @@ class _Reading:
     """What the blocks of a paste have shown so far.
 
     :ivar complaint: the last block with words of an error.
+    :ivar of_gpus: whether any block names a GPU or its driver.
     """
 
     meanings: dict[str, tuple[KnownError, Meaning]] = field(default_factory=dict)
@@ -130,6 +146,7 @@ class _Reading:
     stage: str = ""
     detail: str = ""
     complaint: str = ""
+    of_gpus: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +175,7 @@ def analyse(text: str) -> Analysis:
         innermost,
         speaker.name if speaker else "",
         () if meanings else _in_general(innermost),
-        () if meanings else known().checks[bool(speaker and speaker.inside)],
+        () if meanings else _checks(speaker, of_gpus=reading.of_gpus),
     )
 
 
@@ -167,6 +184,14 @@ def _reading(text: str) -> _Reading:
     for block in blocks(text):
         _read(block, reading)
     return reading
+
+
+def _checks(speaker: Layer | None, *, of_gpus: bool) -> tuple[str, ...]:
+    """Return the checks that separate the most causes; none where nothing speaks of a GPU."""
+    place = speaker.place if speaker else ""
+    if not of_gpus and place in ("", "engine"):
+        return ()
+    return known().checks["start" if place in ("engine", "start") else "inside"]
 
 
 def _place(reading: _Reading) -> tuple[int, int]:
@@ -183,12 +208,31 @@ def _read(block: str, reading: _Reading) -> None:
     for row, hit in sorted(_hits(block, small), key=lambda pair: pair[1].start):
         reading.meanings.setdefault(row.id, (row, _meaning(row, block, hit)))
     for layer in known().layers:
-        if layer.name not in reading.layers and any(phrase in small for phrase in layer.says):
+        if layer.name not in reading.layers and any(
+            _complains(block, small, phrase) for phrase in layer.says
+        ):
             reading.layers.add(layer.name)
     if not reading.stage and (stage := _STAGE.search(block)):
         reading.stage, reading.detail = stage[1], stage[2].strip()
     if _COMPLAINT.search(block):
         reading.complaint = block
+    if not reading.of_gpus and any(word in small for word in _OF_GPUS):
+        others = _OF_OTHERS.sub("", small)
+        reading.of_gpus = any(word in others for word in _OF_GPUS)
+
+
+def _complains(block: str, small: str, phrase: str) -> bool:
+    """Return whether ``phrase`` stands in a line that complains, at one of its first places."""
+    at = small.find(phrase)
+    for _ in range(_TRIES):
+        if at < 0:
+            return False
+        start = block.rfind("\n", 0, at) + 1
+        end = block.find("\n", at)
+        if _COMPLAINT.search(block, start, len(block) if end < 0 else end):
+            return True
+        at = small.find(phrase, at + len(phrase))
+    return False
 
 
 def _hits(block: str, small: str) -> Iterator[tuple[KnownError, _Hit]]:
@@ -244,12 +288,8 @@ def _numbers(block: str, small: str) -> dict[tuple[str, int], _Hit]:
 
 
 def _meaning(row: KnownError, block: str, hit: _Hit) -> Meaning:
-    def group_text(reference: re.Match[str]) -> str:
-        index = int(reference[1]) - 1
-        return hit.groups[index] if index < len(hit.groups) else "it"
-
     def fill(text: str) -> str:
-        return re.sub(r"\{(\d)\}", group_text, text)
+        return filled(text, hit.groups)
 
     return Meaning(
         row.id,
@@ -266,6 +306,8 @@ def _meaning(row: KnownError, block: str, hit: _Hit) -> Meaning:
 
 def _ranked(found: list[tuple[KnownError, Meaning]]) -> tuple[Meaning, ...]:
     """Return the meanings to show: causes without their symptoms, one for each failure."""
+    hidden = {name for row, _ in found for name in row.hides}
+    found = [pair for pair in found if pair[0].id not in hidden] or found
     causes = [pair for pair in found if not pair[0].symptom] or found
     kept: dict[str, Meaning] = {}
     for row, meaning in causes:
@@ -274,7 +316,7 @@ def _ranked(found: list[tuple[KnownError, Meaning]]) -> tuple[Meaning, ...]:
 
 
 def _innermost(block: str) -> tuple[str, Layer | None]:
-    """Return the innermost message of the last line that complains, and who said it."""
+    """Return the innermost message of the last line that tells a cause, and who said it."""
     lines = [
         line
         for line in block.split("\n")
@@ -282,7 +324,7 @@ def _innermost(block: str) -> tuple[str, Layer | None]:
     ]
     if not lines:
         return "", None
-    line = lines[-1]
+    line = next((each for each in reversed(lines) if _tells(each)), lines[-1])
     end, layer = _last_layer(line)
     if layer is None:
         layer = next((found for found in map(_speaker, reversed(lines)) if found), None)
@@ -292,16 +334,26 @@ def _innermost(block: str) -> tuple[str, Layer | None]:
     return (_TAIL.sub("", message) or line)[-_QUOTED:], layer
 
 
+def _tells(line: str) -> bool:
+    """Return whether ``line`` is more than the consequence of another, or has a telling word."""
+    small = lower(line)
+    return not _CONSEQUENCE.search(small) or any(
+        phrase in small for word in known().general if word.regex is None for phrase in word.says
+    )
+
+
 def _in_general(message: str) -> tuple[str, ...]:
     """Return what errno words, exit codes and signals in ``message`` mean in any error."""
     small = lower(message)
-    found = (
-        word.means
-        for word in known().general
-        if any(phrase in small for phrase in word.says)
-        and (word.regex is None or word.regex.search(message))
-    )
-    return tuple(islice(found, _GENERAL))
+    found: list[str] = []
+    for word in known().general:
+        if not any(phrase in small for phrase in word.says):
+            continue
+        match = word.regex.search(message) if word.regex else None
+        if match or not word.regex:
+            groups = match.groups() if match else ()
+            found.append(filled(word.means, tuple(group for group in groups if group)))
+    return tuple(found[:_GENERAL])
 
 
 def _speaker(line: str) -> Layer | None:

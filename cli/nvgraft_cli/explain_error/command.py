@@ -109,6 +109,9 @@ def _unknown(analysis: "Analysis") -> Iterator[str]:
     for means in analysis.general:
         yield from _paragraph("means", means)
     yield ""
+    if not analysis.checks:
+        yield "nothing in it names a GPU or its driver: look at the program that said it"
+        return
     yield "two checks that separate the most causes:"
     yield from _steps(analysis.checks)
     yield ""

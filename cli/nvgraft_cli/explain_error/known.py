@@ -27,6 +27,7 @@ class KnownError:
     pattern: str
     numbers: tuple[tuple[str, int], ...]
     symptom: bool
+    hides: tuple[str, ...]
     cause: str
     otherwise: tuple[str, ...]
     next: tuple[str, ...]
@@ -48,13 +49,13 @@ class KnownError:
 class Layer:
     """A program that passes on errors of others.
 
-    :ivar inside: whether it runs in the container.
+    :ivar place: ``engine``, ``start`` (it takes part in the start of a container) or ``inside``.
     """
 
     name: str
     says: tuple[str, ...]
     passes: str
-    inside: bool
+    place: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Spelling:
 class Word:
     """What a word of the system, an exit code or a signal means in any error.
 
-    :ivar regex: what decides where a phrase occurs, or None.
+    :ivar regex: what decides where a phrase occurs, or None; ``means`` refers to its groups.
     """
 
     says: tuple[str, ...]
@@ -89,7 +90,8 @@ class Known:
     :ivar layers: from the outside in.
     :ivar words: what programs print in other languages, longest first, and the English words.
     :ivar general: the meanings of words in general, the telling ones first.
-    :ivar checks: the two checks for an unknown error, by whether it comes from the container.
+    :ivar checks: the two checks for an unknown error, by the place of the program that said it.
+    :ivar tables: what a text says of a group, by the table's name: patterns and texts in order.
     """
 
     rows: tuple[KnownError, ...]
@@ -97,7 +99,8 @@ class Known:
     words: tuple[tuple[str, str], ...]
     spellings: tuple[Spelling, ...]
     general: tuple[Word, ...]
-    checks: dict[bool, tuple[str, ...]]
+    checks: dict[str, tuple[str, ...]]
+    tables: dict[str, tuple[tuple[re.Pattern[str], str], ...]]
 
 
 @cache
@@ -110,7 +113,7 @@ def known() -> Known:
     return Known(
         tuple(_row(row, tables["steps"]) for file in data for row in file.get("error", ())),
         tuple(
-            Layer(row["name"], tuple(row["says"]), row["passes"], row["place"] == "inside")
+            Layer(row["name"], tuple(row["says"]), row["passes"], row["place"])
             for row in tables["layer"]
         ),
         tuple(sorted(words, key=lambda pair: -len(pair[0]))),
@@ -130,7 +133,11 @@ def known() -> Known:
             )
             for row in tables["general"]
         ),
-        {place == "inside": tuple(map(_bare, steps)) for place, steps in tables["checks"].items()},
+        {place: tuple(map(_bare, steps)) for place, steps in tables["checks"].items()},
+        {
+            name: tuple((re.compile(pattern, re.IGNORECASE), _bare(text)) for pattern, text in rows)
+            for name, rows in tables["tables"].items()
+        },
     )
 
 
@@ -144,6 +151,7 @@ def _row(row: dict[str, Any], steps: dict[str, str]) -> KnownError:
         pattern=row.get("pattern", ""),
         numbers=tuple((of, number) for of in ("cuda", "nvml") for number in row.get(of, ())),
         symptom=row.get("symptom", False),
+        hides=tuple(row.get("hides", ())),
         cause=_bare(row["cause"]),
         otherwise=tuple(map(_bare, row.get("otherwise", ()))),
         next=tuple(
@@ -155,3 +163,18 @@ def _row(row: dict[str, Any], steps: dict[str, str]) -> KnownError:
 def _bare(text: str) -> str:
     """Return ``text`` without the backticks that mark its commands."""
     return text.replace("`", "")
+
+
+def filled(text: str, groups: tuple[str, ...]) -> str:
+    """Return ``text`` with the groups of a match for {1}, and for {1:TABLE} what a table says."""
+
+    def of(reference: re.Match[str]) -> str:
+        index = int(reference[1]) - 1
+        group = groups[index] if index < len(groups) else "it"
+        if not reference[2]:
+            return group
+        rows = known().tables[reference[2]]
+        found = ((match, text) for pattern, text in rows if (match := pattern.fullmatch(group)))
+        return next((match.expand(text) for match, text in found), group)
+
+    return re.sub(r"\{(\d)(?::(\w+))?\}", of, text)

@@ -12,10 +12,12 @@ Keys of an ``[[error]]``:
 - ``says``: plain phrases in lower case, one of which is in every paste that the row explains.
   White space in a paste counts as one space.
 - ``pattern``: a regular expression that has to match around the phrase, in any case; without it,
-  the phrase alone is the match. ``cause``, ``otherwise`` and ``next`` refer to its groups ({1}).
+  the phrase alone is the match. ``cause``, ``otherwise`` and ``next`` refer to its groups ({1}),
+  or to what a table of tables.toml says of one ({1:library}).
 - ``cuda``, ``nvml``: error numbers of CUDA and of NVML that the row explains, however a program
   spells them (cuda.toml).
 - ``symptom``: true where another error in the same paste explains more.
+- ``hides``: rows that say less of the same error, and are left out where this one is found.
 - ``cause``: the likeliest cause.
 - ``otherwise``: other causes, each with the observation that tells it apart.
 - ``next``: what to do next; ``=NAME`` is the step NAME of host.toml. Commands stand in backticks,
@@ -24,7 +26,7 @@ Keys of an ``[[error]]``:
 
 FILES = (
     *("toolkit", "engine", "kubernetes", "cuda", "driver", "host"),
-    *("frameworks", "inside", "general", "layers", "words", "languages"),
+    *("frameworks", "inside", "general", "layers", "words", "languages", "tables"),
 )
 
 #: Who can fix an error, by the value of ``fixed_by``.
