@@ -245,6 +245,23 @@ def test_a_hook_that_others_can_write(
     assert found[:2] == ("error", "hook-writable")
 
 
+@pytest.mark.parametrize("which", ["file", "directory"])
+def test_a_specification_that_others_can_write(
+    which: str, machine: Machine, capsys: Captured
+) -> None:
+    """A specification that users other than root can change, in itself or by its directory, is a
+    warning: nvgraft-runtime takes no device of it, and other engines do.
+    """
+    directory = machine.path / "cdi"
+    directory.mkdir()
+    path = place(directory / "x.json", machine.document())
+    changed = path if which == "file" else directory
+    changed.chmod(changed.stat().st_mode | stat.S_IWOTH)
+    ((level, finding, message),) = findings(capsys, path, code=0)
+    assert (level, finding) == ("warning", "writable")
+    assert message.startswith(f"nvgraft-runtime takes no device of it: {changed}: ")
+
+
 def test_devices_of_several_files(
     directories: tuple[Path, Path], machine: Machine, capsys: Captured
 ) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from nvgraft.cdi.edits import STAGE, CdiEdits, CdiHook, CdiNode
 from nvgraft.cdi.reader import SpecificationError, SpecificationFile
 from nvgraft.cdi.registry import Registry
-from nvgraft.system.trusted import Untrusted, open_trusted
+from nvgraft.system.trusted import Untrusted, open_trusted, open_trusted_in
 from nvgraft_cli.case.driver import library_version
 
 #: Names that are shown of many.
@@ -77,6 +77,7 @@ def check(file: SpecificationFile, driver_version: str | None) -> Iterator[SpecF
     if missing:
         cause = f"{len(missing)} of {len(places)} device nodes do not exist: {_some(missing)}"
         yield SpecFinding("node-missing", "error", file.path, 0, cause, fix)
+    yield from _writable(file.path)
     yield from _stale(file.path, edits, driver_version)
     for node in nodes:
         if _place(node) not in missing:
@@ -88,6 +89,18 @@ def check(file: SpecificationFile, driver_version: str | None) -> Iterator[SpecF
         cause = f"{bare[0].path} has no env: it gets the variables of the image (CVE-2025-23266)"
         fix = _WRITE_AGAIN.format(file.path)
         yield SpecFinding("hook-environment", "error", file.path, 0, cause, fix)
+
+
+def _writable(path: str) -> Iterator[SpecFinding]:
+    """Check that only root can write the specification, as nvgraft-runtime demands."""
+    directory, name = os.path.split(os.path.abspath(path))
+    try:
+        os.close(open_trusted_in(directory, name))
+    except Untrusted as problem:
+        cause = f"nvgraft-runtime takes no device of it: {problem}"
+        yield SpecFinding("writable", "warning", path, 0, cause, problem.hint)
+    except OSError:
+        return  # it is gone, or another check has said it
 
 
 def _stale(

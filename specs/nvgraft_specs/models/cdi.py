@@ -64,6 +64,7 @@ class CdiFinding(Strict):
         "invalid",
         "conflict",
         "hidden",
+        "writable",
         "source-missing",
         "stale",
         "node-missing",
