@@ -168,9 +168,37 @@ def test_one_container_in_two_modes(capsys: Captured) -> None:
     assert "cuda>=12.0" in out.split("→")[0]  # which jit-cdi does not check
 
 
+def test_the_container_of_two_modes_is_named_by_the_option(capsys: Captured) -> None:
+    """--container names the one side as well as A, and the summary tells what is not checked."""
+    container = str(EXAMPLES / "training")
+    words = ["diff", "--mode", "legacy,jit-cdi", "--host", "h100-550"]
+    assert main([*words, container]) == 1
+    by_position = capsys.readouterr().out
+    assert main([*words, "--container", container]) == 1
+    assert capsys.readouterr().out == by_position
+    (line,) = [line for line in by_position.splitlines() if line.startswith("requirements")]
+    assert line.split("→")[1].strip() == "none checked"
+
+
+@pytest.mark.parametrize("host", ["jetson-orin", "wsl2-rtx3090"])
+def test_mode_cdi_takes_the_specification_of_the_platform(host: str, capsys: Captured) -> None:
+    """A board without NVML and WSL2 have a specification, with the libraries of their platform."""
+    words = ["--container", str(EXAMPLES / "one-gpu"), "--host", host]
+    both = [
+        {action["target"] for action in of(planned(capsys, *words, *mode), "mount")}
+        for mode in (
+            ("--mode", "jit-cdi"),
+            ("--mode", "cdi", "--env", "NVIDIA_VISIBLE_DEVICES=all"),
+        )
+    ]
+    assert both[0] == both[1] != set()
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
+        (["--container", "b"], "A is missing | name two sides"),
+        (["--mode", "legacy,jit-cdi"], "A is missing | name two sides"),
         (["--mode", "legacy,jit-cdi", "eks-t4", "mig-h100"], "mig-h100 is one side too many"),
         (["eks-t4"], "B is missing | name the other side, or two modes"),
     ],

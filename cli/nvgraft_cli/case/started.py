@@ -25,6 +25,7 @@ from nvgraft_cli.case.hosts import HostSide
 from nvgraft_specs import cdi_hooks, names
 
 if TYPE_CHECKING:
+    from nvgraft.cdi.classes import ClassDevices
     from nvgraft.wrapper.additions import Additions
 
 #: The --mode that stands for the mode of config.toml; the others are the runtime's own.
@@ -165,13 +166,11 @@ class _CaseLook(SourceLook):
 
     def _generated_specification(self, devices: Sequence[str]) -> Generated:
         """Return the edits of devices from the specification that a recorded host would have."""
-        from nvgraft.cdi.discovery import discover
         from nvgraft.cdi.nearest import no_such_device
-        from nvgraft.cdi.specification import KIND, host_spec
+        from nvgraft.cdi.specification import KIND, class_spec
 
-        source = self._source()
-        discovered = discover(source.host(), source.search_path, source.facts(), source.finder)
-        spec = host_spec(discovered, _STRATEGIES, _PROGRAM)
+        found = self._all_devices()
+        spec = class_spec(KIND, found.devices, found.common, _PROGRAM)
         known = {f"{KIND}={device.name}": device.edits for device in spec.devices}
         unknown = [name for name in devices if name not in known]
         if unknown:
@@ -180,3 +179,20 @@ class _CaseLook(SourceLook):
             raise Refusal("", f"failed to inject CDI devices: {text}", hint)
         line = "a recorded host has no CDI specifications: one that was just generated is taken"
         return Generated([spec.edits, *(known[name] for name in devices)], [("info", line)])
+
+    def _all_devices(self) -> "ClassDevices":
+        """Return the devices of the host as ``nvgraft cdi generate`` finds them."""
+        from nvgraft.cdi import classes, platform
+        from nvgraft.cdi.discovery import discover
+        from nvgraft.cdi.specification import named_devices
+
+        source = self._source()
+        kind = source.platform()
+        if kind == platform.WSL:
+            return classes.wsl_devices(source.finder, source.root)
+        if kind == platform.TEGRA:
+            return classes.tegra_devices(
+                source.finder, source.root, source.host_tree, self._side.config, _STRATEGIES
+            )
+        found = discover(source.host(), source.search_path, source.facts(), source.finder)
+        return classes.ClassDevices(named_devices(found, _STRATEGIES), found.common)

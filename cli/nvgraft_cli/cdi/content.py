@@ -8,7 +8,14 @@ from functools import cached_property
 
 from nvgraft.base.errors import Refusal
 from nvgraft.cdi import platform
-from nvgraft.cdi.classes import ClassDevices, gated_devices, imex_channels, management_devices
+from nvgraft.cdi.classes import (
+    ClassDevices,
+    gated_devices,
+    imex_channels,
+    management_devices,
+    tegra_devices,
+    wsl_devices,
+)
 from nvgraft.cdi.discovery import CdiFacts, InstalledDriver, discover, live_facts, recorded_facts
 from nvgraft.cdi.edits import CdiSpec
 from nvgraft.cdi.specification import HookProgram, class_spec, named_devices
@@ -22,7 +29,6 @@ from nvgraft_cli.cdi import DEFAULT_STRATEGIES, HOOK, MODES
 from nvgraft_cli.cdi.roots import with_dev_root
 from nvgraft_cli.register.installation import default_prefix
 from nvgraft_specs import cdi_hooks
-from nvgraft_specs.names import ALL
 
 #: Mode -> the variable of the gated component whose devices it has.
 _GATES = {
@@ -214,17 +220,8 @@ class SpecContent:
                 finder, InstalledDriver(finder, root, version, host.search_path, host.kernel)
             )
         if mode == "wsl":
-            from nvgraft.cdi.wsl import discover_wsl
-
-            found = discover_wsl(finder, root)
-            return ClassDevices({ALL: found.devices[0].contents}, found.common)
-        from nvgraft.cdi.tegra import TegraDiscovery, read_csv_files
-
-        directory = host.config.runtime_csv_mount_spec_path
-        lines = read_csv_files(host.tree, directory, every=False)
-        compat_root = host.config.runtime_csv_compat_container_root
-        found = TegraDiscovery(lines, finder, root, host.tree, None, compat_root).discover()
-        return ClassDevices(named_devices(found, self._strategies), found.common)
+            return wsl_devices(finder, root)
+        return tegra_devices(finder, root, host.tree, host.config, self._strategies)
 
 
 def _mode_of(host: RecordedHost | ThisHost) -> str:

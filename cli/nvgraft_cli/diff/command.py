@@ -19,7 +19,7 @@ examples:
   nvgraft diff eks-t4 runfile-a10x2
   nvgraft diff eks-t4 runfile-a10x2 --container ./web
   nvgraft diff web-1.tar web-2.tar --host eks-t4
-  nvgraft diff --mode legacy,jit-cdi ./web --host eks-t4    # before and after the update
+  nvgraft diff --mode legacy,jit-cdi --container ./web --host eks-t4   # before, after an update
   nvgraft diff plan.json pid:4711
   nvgraft diff plan.json /etc/cdi/nvidia.yaml --format markdown
 
@@ -39,7 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "options, device rules, links."
     )
     parser.epilog = _EXAMPLES
-    parser.add_argument("a", metavar="A", type=source, help="one side (- reads standard input)")
+    parser.add_argument(
+        "a",
+        metavar="A",
+        type=source,
+        nargs="?",
+        help="one side (- reads standard input); with two modes --container can name it",
+    )
     parser.add_argument(
         "b", metavar="B", type=source, nargs="?", help="the other side; none with two modes"
     )
@@ -66,7 +72,7 @@ def _ask_first(args: argparse.Namespace) -> None:
     """Ask this machine's driver if a side is a container to plan for it."""
     from nvgraft_cli.diff.readers import is_container
 
-    if any(is_container(side) for side in (args.a, args.b) if side is not None):
+    if any(is_container(side) for side in (_first(args), args.b) if side is not None):
         ask_first(args)
 
 
@@ -102,6 +108,13 @@ def run(args: argparse.Namespace) -> int:
     return int(not diff.equal)
 
 
+def _first(args: argparse.Namespace) -> str | None:
+    """Return what A names: with two modes and no A that is the container of --container."""
+    first: str | None = args.a
+    container: str | None = args.container
+    return container if first is None and "," in args.mode else first
+
+
 def _sides(args: argparse.Namespace) -> "list[Side]":
     """Read the two sides: two descriptions, or one container in two modes.
 
@@ -115,12 +128,16 @@ def _sides(args: argparse.Namespace) -> "list[Side]":
             f"--mode {args.mode}: {args.b} is one side too many | compare one container in two"
             " modes, or two sides in one"
         )
+    first = _first(args)
+    if first is None:
+        raise InputError("A is missing | name two sides, or a container in two modes")
     if len(modes) == 1 and args.b is None:
         raise InputError("B is missing | name the other side, or two modes: --mode legacy,jit-cdi")
-    names = [args.a, args.a] if len(modes) == 2 else [args.a, args.b]
+    names = [first, first] if len(modes) == 2 else [first, args.b]
+    container = None if args.a is None else args.container
     sides = []
     for name, mode in zip(names, modes if len(modes) == 2 else modes * 2, strict=True):
-        context = Context(args.container, args.env, args.config, args.device, mode, args.host)
+        context = Context(container, args.env, args.config, args.device, mode, args.host)
         side = read_side(name, context)
         if len(modes) == 2:
             side.label = f"{side.label} in mode {mode}"

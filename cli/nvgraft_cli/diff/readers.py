@@ -274,6 +274,7 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
     side.gpus = [""] * len(gpu_nodes(nodes))
     skipped = document["decision"] == "skip"  # nothing was requested
     side.capabilities = document["request"].get("capabilities", [] if skipped else None)
+    side.requirements = document["request"].get("requirements")
     side.soname_links = {path: {"target": target} for path, target in document["links"].items()}
     side.about = _flat(
         {key: document[key] for key in ("decision", "reason", "host", "request", "target")}

@@ -53,6 +53,7 @@ _SUMMARISED = {
     "host.driver_version",
     "host.cuda_version",
     "request.capabilities",
+    "request.requirements",
 }
 
 #: Characters of a value; a longer one is cut.

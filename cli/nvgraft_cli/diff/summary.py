@@ -8,7 +8,8 @@ from nvgraft_specs.models.diff import Summary
 
 
 def summarise(a: Side, b: Side) -> Iterator[Summary]:
-    """Yield the outcome, the driver, CUDA, the GPUs and the capabilities of both sides.
+    """Yield the outcome, the driver, CUDA, the GPUs, the capabilities and the requirements of both
+    sides.
 
     What neither side tells is left out.
     """
@@ -20,6 +21,8 @@ def summarise(a: Side, b: Side) -> Iterator[Summary]:
         ("GPUs", _gpus(a, named=gpus_named), _gpus(b, named=gpus_named)),
         ("capabilities", _capabilities(a), _capabilities(b)),
     ]
+    if a.requirements or b.requirements:
+        rows.append(("requirements", _requirements(a), _requirements(b)))
     if all(side.decision is not None and side.decision[0] == "refuse" for side in (a, b)):
         rows = [row for row in rows if row[0] != "GPUs"]  # no plan was made that names them
     if a.examples is not None and b.examples is not None:
@@ -50,6 +53,10 @@ def _gpus(side: Side, *, named: bool) -> str | None:
     if not named:
         return str(len(side.gpus))
     return ", ".join(f"{count} x {model}" for model, count in Counter(side.gpus).items())
+
+
+def _requirements(side: Side) -> str | None:
+    return None if side.requirements is None else "; ".join(side.requirements) or "none checked"
 
 
 def _capabilities(side: Side) -> str | None:

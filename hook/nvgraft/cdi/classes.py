@@ -1,5 +1,5 @@
-"""Find the devices of other kinds than a GPU: those of management containers, IMEX channels, and
-those of GPUDirect Storage, MOFED and similar components.
+"""Find the devices that NVML does not name: those of Tegra boards, WSL2 and management containers,
+IMEX channels, and those of GPUDirect Storage, MOFED and similar components.
 
 Source: reference behaviour 10.4; NVIDIA's generator of the 1.20 line (pkg/nvcdi).
 """
@@ -11,13 +11,18 @@ from nvgraft.cdi.channels import DIRECTORY as CHANNELS
 from nvgraft.cdi.channels import channel_contents
 from nvgraft.cdi.discovery import Contents
 from nvgraft.cdi.edits import CdiMount
+from nvgraft.cdi.specification import named_devices
 from nvgraft_specs import graphics_files as table
 from nvgraft_specs import names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nvgraft.cdi.discovery import InstalledDriver
+    from nvgraft.formats.tree import Tree
     from nvgraft.host.graphics_files import FileFinder
+    from nvgraft.request.config import Config
 
 _VOID = f"{names.VISIBLE_DEVICES}={names.VOID}"
 
@@ -54,6 +59,33 @@ def imex_channels(finder: FileFinder) -> ClassDevices:
     channels = [paths.basename(node.path).removeprefix("channel") for node in nodes]
     contents = channel_contents(finder, channels)
     return ClassDevices(dict(zip(channels, contents, strict=True)), Contents(env=[_VOID]))
+
+
+def wsl_devices(finder: FileFinder, root: str) -> ClassDevices:
+    """Return the device ``all`` of a WSL2 host, whose GPUs have one node.
+
+    :param root: the driver root, as the host sees it.
+    """
+    from nvgraft.cdi.wsl import discover_wsl
+
+    found = discover_wsl(finder, root)
+    return ClassDevices({names.ALL: found.devices[0].contents}, found.common)
+
+
+def tegra_devices(
+    finder: FileFinder, root: str, host_tree: Tree, config: Config, strategies: Sequence[str]
+) -> ClassDevices:
+    """Return the device of a Tegra board, as the base CSV files name what it needs.
+
+    :param root: the driver root, as the host sees it.
+    :param strategies: see :func:`nvgraft.cdi.specification.named_devices`.
+    """
+    from nvgraft.cdi.tegra import TegraDiscovery, read_csv_files
+
+    lines = read_csv_files(host_tree, config.runtime_csv_mount_spec_path, every=False)
+    compat_root = config.runtime_csv_compat_container_root
+    found = TegraDiscovery(lines, finder, root, host_tree, None, compat_root).discover()
+    return ClassDevices(named_devices(found, strategies), found.common)
 
 
 def management_devices(finder: FileFinder, files: InstalledDriver) -> ClassDevices:
