@@ -211,6 +211,26 @@ FAILURES = (
         "version `GLIBC_2.34' not found",
     ),
     Failure(
+        "image-architecture",
+        "the image is for another architecture than the host",
+        "exec format error",
+    ),
+    Failure(
+        "mig-devices",
+        "CUDA finds less of GPUs in MIG mode than the container has",
+        "no CUDA-capable device is detected",
+    ),
+    Failure(
+        "cuda-visible-devices",
+        "CUDA_VISIBLE_DEVICES hides GPUs that the container has",
+        "No CUDA GPUs are available",
+    ),
+    Failure(
+        "simulated-driver",
+        "the libraries of a simulated host have no functions",
+        "Found no NVIDIA driver on your system",
+    ),
+    Failure(
         "simulated-runtime",
         "a program uses NVIDIA's CUDA runtime on a simulated host",
         "integrity checks failed",

@@ -67,6 +67,11 @@ class PlannedTree(LayeredTree):
             self._add(path, Node("symlink", target=target))
 
     @property
+    def machine(self) -> str:
+        """The kernel's name of the host's architecture; "" for a plan without a host."""
+        return "" if self._host is None else self._host.machine
+
+    @property
     def bounds(self) -> Bounds | None:  # type: ignore[override]
         """The bounds of the image."""
         return self._image.bounds

@@ -10,8 +10,10 @@ from nvgraft.apply.bpf_verdict import ABOVE
 from nvgraft.apply.cgroup import NO_CGROUPS
 from nvgraft.base.errors import Refusal
 from nvgraft.plan.edit_actions import AddGroup
+from nvgraft_cli.doctor.cuda_devices import VARIABLE, CudaDevices
 from nvgraft_cli.doctor.machine import Machine
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
+from nvgraft_specs import names
 
 #: systemd's form of linux.cgroupsPath: slice, prefix, name.
 _SYSTEMD = re.compile(r"[^/:]*:[^:]+:[^:]+")
@@ -250,6 +252,78 @@ def _selinux(machine: Machine, label: str) -> Iterator[Diagnosis]:
             "--security-opt label=disable",
             "warning",
         )
+
+
+def mig_devices(patient: Patient) -> Iterator[Diagnosis]:
+    """Look for ``mig-devices``: CUDA finds less of GPUs in MIG mode than the container has.
+
+    Reported in sylabs/singularity#471 (a whole GPU in MIG mode); NVIDIA/k8s-device-plugin#446,
+    pytorch/pytorch#102715 (several MIG devices).
+    """
+    devices = patient.cuda_devices
+    if devices.closed:
+        yield _closed_gpus(devices)
+    migs = [device.mig.uuid for device in devices.named if device.mig is not None]
+    if len(devices.named) > 1 and migs:
+        whole = len(devices.named) - len(migs)
+        has = f"{len(migs)} MIG device{'s' * (len(migs) > 1)}"
+        if whole:
+            has += f" and {whole} whole GPU{'s' * (whole > 1)}"
+        yield Diagnosis(
+            f"the container has {has}, and CUDA finds one device in each process: {migs[0]}",
+            "a CUDA process enumerates a single compute instance, and no other GPU beside it",
+            f"request one device for each container, or start one process for each with {VARIABLE}="
+            "UUID (nvidia-smi -L lists them)",
+            "warning",
+        )
+
+
+def _closed_gpus(devices: CudaDevices) -> Diagnosis:
+    """Report GPUs in MIG mode of which the container has no MIG device."""
+    gpus = ", ".join(f"/dev/nvidia{gpu.minor}" for gpu in devices.closed)
+    seen = (
+        f"{gpus} {'is' if len(devices.closed) == 1 else 'are'} in MIG mode, and the container has "
+        "no MIG device of it"
+    )
+    cut = next((gpu.mig_devices for gpu in devices.closed if gpu.mig_devices), None)
+    fix = (
+        f"request a MIG device: {names.VISIBLE_DEVICES}={cut[0].uuid}, GPU:DEVICE (0:0 is the first"
+        " one of GPU 0), or all"
+        if cut
+        else "create MIG devices on the host (nvidia-smi mig -cgi PROFILE -C) and request one, or"
+        " end MIG mode (nvidia-smi -mig 0)"
+    )
+    error = "error 100 (no CUDA-capable device is detected)"
+    alone = not devices.given
+    return Diagnosis(
+        f"{seen}: {f'CUDA fails with {error}' if alone else 'CUDA does not find it'}",
+        "CUDA computes on the MIG devices of such a GPU alone, and nvidia-smi shows the GPU anyway",
+        fix,
+        "error" if alone else "warning",
+        sentence=f"CUDA fails with {error} because {seen}" if alone else "",
+    )
+
+
+def cuda_visible_devices(patient: Patient) -> Iterator[Diagnosis]:
+    """Look for ``cuda-visible-devices``: CUDA_VISIBLE_DEVICES hides GPUs of the container.
+
+    Reported in NVIDIA/nvidia-container-toolkit#73; devitocodes/devito#2710.
+    """
+    devices = patient.cuda_devices
+    if not devices.given or not devices.fault:
+        return
+    error = "error 100 (no CUDA-capable device is detected)"
+    count = len(devices.named)
+    left = f"CUDA finds the {'device' if count == 1 else f'{count} devices'} before it"
+    yield Diagnosis(
+        f"{devices.fault}; {left if count else f'CUDA fails with {error}'}",
+        "CUDA counts the container's GPUs from 0, whichever they are on the host; the list ends at "
+        "the first identifier that names none, and one that is repeated leaves none at all",
+        f"unset {VARIABLE}, or set it to numbers from 0 or to UUIDs that nvidia-smi -L prints in "
+        "the container",
+        "warning" if count else "error",
+        sentence="" if count else f"CUDA fails with {error} because {devices.fault}",
+    )
 
 
 def rootless(patient: Patient) -> Iterator[Diagnosis]:

@@ -45,17 +45,21 @@ CHECKS: dict[str, Check] = {
     "device-filter": device_checks.device_filter,
     "device-rules-lost": device_checks.device_rules_lost,
     "device-permissions": device_checks.device_permissions,
+    "mig-devices": device_checks.mig_devices,
+    "cuda-visible-devices": device_checks.cuda_visible_devices,
     "target-is-symlink": container_checks.target_is_symlink,
     "socket-in-the-way": container_checks.socket_in_the_way,
     "image-has-driver": container_checks.image_has_driver,
     "compat-libraries": container_checks.compat_libraries,
     "graphics-incomplete": container_checks.graphics_incomplete,
+    "image-architecture": loading_checks.image_architecture,
     "loader-missing": loading_checks.loader_missing,
     "library-path": loading_checks.library_path,
     "library-shadowed": loading_checks.library_shadowed,
     "soname-links-missing": loading_checks.soname_links_missing,
     "glibc-too-old": loading_checks.glibc_too_old,
     "cuda-too-new": loading_checks.cuda_too_new,
+    "simulated-driver": loading_checks.simulated_driver,
     "simulated-runtime": loading_checks.simulated_runtime,
     "tmp-missing": container_checks.tmp_missing,
     "stderr-hidden": container_checks.stderr_hidden,
@@ -67,7 +71,7 @@ HOST_CHECKS = frozenset(
     for identifier, check in CHECKS.items()
     if check.__module__ in {host_checks.__name__, cdi_checks.__name__}
     and identifier != "hook-not-installed"
-)
+) | {"simulated-driver"}
 
 
 @dataclass(frozen=True, slots=True)

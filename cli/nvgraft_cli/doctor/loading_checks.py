@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.doctor.cuda_runtimes import CudaRuntime, find_cupy, find_runtimes, numbers
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
+from nvgraft_cli.prove.architecture import exec_format_error
 from nvgraft_cli.prove.final_file import FinalFile
 from nvgraft_cli.prove.loading import Failure
 from nvgraft_cli.prove.opened import opened_libraries
@@ -15,6 +16,9 @@ from nvgraft_specs.cuda_versions import CUDA_VERSIONS
 
 _SMI = "/usr/bin/nvidia-smi"
 _NOT_FOUND = "cannot open shared object file"
+
+#: The kernel's names of architectures -> those of images.
+_PLATFORMS = {"x86_64": "amd64", "aarch64": "arm64"}
 
 #: The loaders of 32-bit programs.
 _LOADERS_32 = {"/lib/ld-linux.so.2", "/lib/ld-linux-armhf.so.3"}
@@ -43,6 +47,26 @@ def _check_no_other_failure(proof: Proof) -> None:
         raise NotChecked(
             f"libcuda.so.1 does not load for another reason: {proof.load.failures[0].words}"
         )
+
+
+def image_architecture(patient: Patient) -> Iterator[Diagnosis]:
+    """Look for ``image-architecture``: the kernel of the host does not run the image's programs.
+
+    Reported in NVIDIA/nvidia-docker#1116, #1519; NVIDIA/nvidia-container-toolkit#303;
+    xorbitsai/inference#4256.
+    """
+    if patient.foreign_program is None:
+        return
+    path, architecture = patient.foreign_program
+    machine = patient.host.facts.machine
+    yield Diagnosis(
+        exec_format_error(path, architecture, machine),
+        "the image was built or pulled for another architecture; an emulator (binfmt_misc) starts"
+        " its programs, which cannot load the libraries of the host's driver",
+        f"use an image for {machine}: docker pull --platform linux/"
+        f"{_PLATFORMS.get(machine, machine)}, or build it on this host",
+        stops=True,
+    )
 
 
 def loader_missing(patient: Patient) -> Iterator[Diagnosis]:
@@ -308,12 +332,35 @@ def cuda_too_new(patient: Patient) -> Iterator[Diagnosis]:
             return
 
 
+def simulated_driver(patient: Patient) -> Iterator[Diagnosis]:
+    """Look for ``simulated-driver``: the libraries of a simulated host have no functions.
+
+    The hook of such a host reads the GPUs from a document, as config.toml says.
+    """
+    if not _is_silent(patient):
+        return
+    seen = "libcuda.so.1 and libnvidia-ml.so.1 of this simulated host have no functions"
+    yield Diagnosis(
+        f"{seen}: CUDA programs find no driver, and nvidia-smi prints one line",
+        "it was started without a C compiler, with --no-nvml, for another architecture, or beside a"
+        " real driver: the hook then reads the GPUs from the host's document",
+        "install a C compiler (gcc), and simulate a host of this machine's architecture without "
+        "--no-nvml",
+        sentence=f"CUDA finds no driver because {seen}",
+    )
+
+
+def _is_silent(patient: Patient) -> bool:
+    config = patient.host.config
+    return config.simulated_host and config.host_snapshot != ""
+
+
 def simulated_runtime(patient: Patient) -> Iterator[Diagnosis]:
     """Look for ``simulated-runtime``: NVIDIA's CUDA runtime beside a simulated driver.
 
     A runtime that is linked into a program of the image is found in cupy alone.
     """
-    if not patient.host.config.simulated_host:
+    if not patient.host.config.simulated_host or _is_silent(patient):
         return
     _check_no_other_failure(_prove_cuda(patient))
     preloaded = patient.container.spec.env.get("LD_PRELOAD", "").replace(":", " ").split()

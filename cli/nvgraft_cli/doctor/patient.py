@@ -1,5 +1,6 @@
 """The facts that checks read about a host and a container, also where a part of them is broken."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft.formats.ldcache import SIZE_LIMIT
 from nvgraft.formats.ldcache_entries import CacheEntry, parse
 from nvgraft.formats.tree import Node, PathError, Tree
+from nvgraft.host.gpus import Gpu
 from nvgraft.host.places import open_driver_root
 from nvgraft.host.snapshot import SnapshotTree
 from nvgraft.plan.actions import (
@@ -24,8 +26,17 @@ from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.case.planning import Case
+from nvgraft_cli.doctor.cuda_devices import (
+    VARIABLE,
+    CudaDevice,
+    CudaDevices,
+    find_devices,
+    open_devices,
+)
 from nvgraft_cli.doctor.machine import Machine, this_machine
+from nvgraft_cli.prove.architecture import foreign_program
 from nvgraft_cli.prove.opened import prove_in_case
+from nvgraft_cli.prove.program import started_program
 from nvgraft_cli.prove.proof import Proof
 from nvgraft_specs import names
 
@@ -54,6 +65,11 @@ class Diagnosis:
 
 #: What programs of a GPU container use, if they do not say more.
 _OPENED_ALWAYS = frozenset(names.DEFAULT_CAPABILITIES)
+
+_GPU_NODE = re.compile(r"/dev/nvidia\d+")
+#: The node of all GPUs of WSL2, and those of a Tegra board's GPU, of either kernel module.
+_WSL_NODE = "/dev/dxg"
+_TEGRA_NODES = ("/dev/nvhost-gpu", "/dev/nvgpu/igpu0/ctrl")
 
 Check = Callable[["Patient"], Iterator[Diagnosis]]
 
@@ -179,14 +195,55 @@ class Patient:
         _ = self.injected
         return self.case.planned_tree
 
+    @cached_property
+    def foreign_program(self) -> tuple[str, str] | None:
+        """The path and the architecture of the container's program if the host does not run it."""
+        _ = self.rootfs
+        return foreign_program(self.case.planned_tree, self.container, self.host.facts.machine)
+
     def proof(self, name: str) -> Proof:
         """Return what ``nvgraft prove`` says of a library or program of the container; it is asked
         once.
+
+        :raises NotChecked: the host does not run the container's program, so it opens nothing.
         """
         _ = self.planned
+        if self.foreign_program is not None:
+            path, architecture = self.foreign_program
+            raise NotChecked(f"{path} of the image is for {architecture}, so it does not start")
         if name not in self._proofs:
             self._proofs[name] = prove_in_case(name, self.case)
         return self._proofs[name]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of the program that the container runs, as far as its files are known."""
+        if not self.container.rootfs_known:
+            return dict(self.container.spec.env)
+        return started_program(self.planned, self.container).environment
+
+    @cached_property
+    def cuda_devices(self) -> CudaDevices:
+        """The devices that CUDA finds in a container that gets driver files."""
+        nodes = {
+            (bind.target, bind.rdev) for bind in self.binds() if bind.rdev and bind.kind == "device"
+        }
+        for device in self.objects("linux", "devices"):
+            major, minor = device.get("major"), device.get("minor")
+            if isinstance(major, int) and isinstance(minor, int):
+                nodes.add((str(device.get("path")), (major, minor)))
+        paths = {path for path, _ in nodes} | {bind.target for bind in self.binds()}
+        gpus = {rdev for path, rdev in nodes if _GPU_NODE.fullmatch(path)}
+        closed: list[Gpu] = []
+        if gpus:
+            given, closed = open_devices(
+                self.host.inventory, gpus, paths, capabilities_open=self.by_edits
+            )
+        elif _WSL_NODE in paths:
+            given = [CudaDevice(gpu) for gpu in self.host.facts.report.gpus]
+        else:
+            given = [CudaDevice(None)] * any(path in paths for path in _TEGRA_NODES)
+        return find_devices(given, closed, self.environment.get(VARIABLE))
 
     @cached_property
     def host_tree(self) -> Tree:

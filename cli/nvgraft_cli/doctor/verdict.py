@@ -1,17 +1,13 @@
 """Say in one sentence each whether the host serves containers, and whether this one works."""
 
-import re
 from collections.abc import Collection
 
 from nvgraft.plan.actions import Injection
 from nvgraft_cli.case.planning import NO_GPUS
+from nvgraft_cli.doctor.cuda_devices import CudaDevices
 from nvgraft_cli.doctor.examination import Result
 from nvgraft_cli.doctor.patient import Patient
 from nvgraft_specs import names
-
-_GPU_NODE = re.compile(r"/dev/nvidia\d+")
-#: Nodes of a Tegra board's GPU, of either kernel module, and of the GPUs of WSL2.
-_OTHER_NODES = ("/dev/nvhost-gpu", "/dev/nvgpu/igpu0/ctrl", "/dev/dxg")
 
 
 def verdict(patient: Patient, results: Collection[Result]) -> str:
@@ -51,13 +47,13 @@ def container_verdict(patient: Patient, results: Collection[Result]) -> str:
         return "No container gets a GPU on this host: its driver does not answer."
     if patient.refusal is not None:
         return f"This container does not start: {patient.refusal.text}."
+    findings = [(result, finding) for result in results for finding in result.findings]
+    if stopped := next((finding.message for _, finding in findings if finding.stops), ""):
+        return f"This container does not start: {stopped}."
     if not isinstance(patient.plan, Injection):
         if patient.case.edited_before:
             return f"What this container gets was not checked: {patient.plan.reason}."
         return f"This container starts without a GPU: {patient.plan.reason}."
-    findings = [(result, finding) for result in results for finding in result.findings]
-    if stopped := next((finding.message for _, finding in findings if finding.stops), ""):
-        return f"This container does not start: {stopped}."
     errors = (
         finding.message
         for result, finding in findings
@@ -92,10 +88,9 @@ def _what_cuda_finds(patient: Patient, failure: str, other: str) -> str:
     :param failure: how CUDA fails although the host's libcuda loads, or "".
     :param other: what is wrong beside CUDA, or "".
     """
-    gpus = len({bind.rdev for bind in patient.binds() if _GPU_NODE.fullmatch(bind.target)})
-    gpus = gpus or int(any(bind.target in _OTHER_NODES for bind in patient.binds()))
+    devices = patient.cuda_devices
     known = patient.host.gpus_known or not patient.injected.request.devices
-    if known and not gpus:
+    if known and not (devices.given or devices.closed):
         files = any(bind.origin == "driver" for bind in patient.binds())
         return f", {'with' if files else 'without'} the driver's files and without a GPU"
     if not {"compute", "video"} & set(patient.injected.request.capabilities):
@@ -109,10 +104,21 @@ def _what_cuda_finds(patient: Patient, failure: str, other: str) -> str:
         return f", and its programs load {proof.final.path} of the image: {proof.final.consequence}"
     if failure:
         return f", and {failure}"
-    driver = patient.injected.host.driver_version
+    driver = f"driver {patient.injected.host.driver_version}"
     if known:
-        noun = "GPU" if gpus == 1 else "GPUs"
-        words = f", and CUDA finds {gpus} {noun} (driver {driver})"
+        words = f", and CUDA finds {_found(devices)} ({_setting(devices)}{driver})"
     else:
-        words = f", and CUDA loads (driver {driver}); which GPUs it finds is not known"
+        words = f", and CUDA loads ({driver}); which GPUs it finds is not known"
     return f"{words}; to be mended: {other}" if other else words
+
+
+def _found(devices: CudaDevices) -> str:
+    """Return how many devices CUDA finds, and of how many if CUDA_VISIBLE_DEVICES names fewer."""
+    if devices.found and devices.found[0].mig:
+        return "one MIG device"
+    count, given = len(devices.found), len(devices.given)
+    return f"{count}{f' of {given}' * (count != given)} {'GPU' if given == 1 else 'GPUs'}"
+
+
+def _setting(devices: CudaDevices) -> str:
+    return "" if devices.named == devices.given else f"{devices.setting}, "

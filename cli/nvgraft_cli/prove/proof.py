@@ -8,11 +8,12 @@ from typing import Any
 
 from nvgraft.base.errors import printable
 from nvgraft.formats.tree import PathError
-from nvgraft.plan.actions import Injection, Plan
+from nvgraft.plan.actions import Plan
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.dynamic import BadElf, Dynamic, NotRecorded, read_dynamic
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.access import access_of
+from nvgraft_cli.prove.architecture import exec_format_error, foreign_architecture
 from nvgraft_cli.prove.final_file import NO_FILE, FinalFile, LoadedFrom, final_file
 from nvgraft_cli.prove.loading import NOT_FOUND, Failure, Load, Object, load
 from nvgraft_cli.prove.program import StartedProgram, named_program, started_program
@@ -29,6 +30,14 @@ from nvgraft_cli.shell.errors import InputError
 
 #: Variables that a loader ignores in a program that gains rights (ld.so(8), secure execution).
 _UNSAFE = {"LD_LIBRARY_PATH", "LD_PRELOAD"}
+
+
+class _Foreign(Exception):
+    """The host does not run a program; ``program`` is its path, the text is the error."""
+
+    def __init__(self, program: str, words: str) -> None:
+        super().__init__(words)
+        self.program = program
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +233,12 @@ def prove(
             return Proof(
                 what, "no", "", "none", Load(None, [Failure("", what, words)]), tuple(notes)
             )
-        if facts is not None and facts.interp is None and not facts.needed and facts.soname is None:
+        if facts is not None and _is_program(facts):
+            try:
+                _check_machine(what, facts, tree)
+            except _Foreign as error:
+                return _not_started(what, error, notes)
+        if facts is not None and _is_static(facts):
             file = tree.resolve(what)
             static = Object(what, what, file, "by its path", tree.from_host(file), facts)
             side = LoadedFrom.HOST if static.from_host else LoadedFrom.IMAGE
@@ -235,9 +249,12 @@ def prove(
     if facts is not None and facts.interp is not None:
         requester = _requester(what, tree, facts)
     elif "/" not in what or facts is not None:
-        requester, started = _opening_program(program, tree, container, notes)
+        try:
+            requester, started = _opening_program(program, tree, container, notes)
+        except _Foreign as error:
+            return _not_started(what, error, notes)
     first = facts if requester is None else requester.facts
-    machine, bits = _machine(plan) if first is None else (first.machine, first.bits)
+    machine, bits = _machine(tree) if first is None else (first.machine, first.bits)
     path = started.loader or (
         first.interp if first is not None and first.interp else default_loader(machine, bits)
     )
@@ -263,7 +280,10 @@ def open_program(
     :raises InputError: it is not a program of the container, or its loader is missing.
     """
     notes: list[str] = []
-    requester, started = _opening_program(program, tree, container, notes)
+    try:
+        requester, started = _opening_program(program, tree, container, notes)
+    except _Foreign as error:
+        raise InputError(f"{error} | use an image for {tree.machine}") from error
     if requester is None or requester.facts.interp is None:
         raise InputError(
             f"{program}: it cannot load libraries | pass --program the path of a program in the "
@@ -398,10 +418,34 @@ def all_objects(root: Object | None) -> Iterator[Object]:
             yield from all_objects(needed)
 
 
-def _machine(plan: Plan) -> tuple[str, int]:
+def _machine(tree: PlannedTree) -> tuple[str, int]:
     """Return machine and bits of the mounted driver, for where no program tells them."""
-    arm = isinstance(plan, Injection) and "aarch64" in plan.target.libs_dir
-    return ("EM_AARCH64" if arm else "EM_X86_64", 64)
+    return ("EM_AARCH64" if tree.machine == "aarch64" else "EM_X86_64", 64)
+
+
+def _is_static(facts: Dynamic) -> bool:
+    return facts.interp is None and not facts.needed and facts.soname is None
+
+
+def _is_program(facts: Dynamic) -> bool:
+    return facts.interp is not None or _is_static(facts)
+
+
+def _check_machine(program: str, facts: Dynamic, tree: PlannedTree) -> None:
+    """Check that the host runs a program.
+
+    :raises _Foreign: it is for another architecture.
+    """
+    architecture = foreign_architecture(facts, tree.machine)
+    if architecture:
+        raise _Foreign(program, exec_format_error(program, architecture, tree.machine))
+
+
+def _not_started(what: str, error: _Foreign, notes: list[str]) -> Proof:
+    """Return the answer for a program that the host does not run, and all that it would open."""
+    opened_by = "" if error.program == what else error.program
+    failure = Failure(opened_by, error.program, str(error))
+    return Proof(what, "no", opened_by, "none", Load(None, [failure]), tuple(notes))
 
 
 def _opening_program(
@@ -412,6 +456,7 @@ def _opening_program(
     It is ``program``, or else the program that the container runs.
 
     :raises InputError: ``program`` is not in the container.
+    :raises _Foreign: the host does not run it.
     """
     started = (
         started_program(tree, container)
@@ -435,6 +480,7 @@ def _opening_program(
             "the container's own program was not found: a program without RPATH is assumed"
         )
         return None, started
+    _check_machine(started.path, facts, tree)
     if facts.interp is None and read_static_loader(tree, resolved) is None:
         notes.append(
             f"{started.path} is statically linked and cannot load libraries: a dynamic program "

@@ -1,7 +1,9 @@
 /* Which devices a process sees: those whose nodes it may open, and that CUDA_VISIBLE_DEVICES names.
  *
  * Sources: CUDA C++ Programming Guide, "Device Enumeration and Properties" of its environment
- * variables; MIG User Guide, "CUDA Device Enumeration". */
+ * variables; MIG User Guide, "CUDA Device Enumeration"; and what PyTorch found of the driver
+ * (torch/cuda/__init__.py, _parse_visible_devices): a repeated identifier leaves nothing, a number
+ * may be followed by other characters, and all identifiers are of the kind of the first. */
 
 /* A device that may be chosen. */
 struct choice {
@@ -57,18 +59,40 @@ static void put_in_order(const struct sim_gpu **gpus, unsigned count) {
   }
 }
 
+/* The kinds of identifiers in CUDA_VISIBLE_DEVICES. */
+enum kind { BY_NUMBER, BY_GPU_UUID, BY_MIG_UUID };
+
+static enum kind kind_of(const char *word) {
+  return !strncmp(word, "GPU-", 4) ? BY_GPU_UUID : !strncmp(word, "MIG-", 4) ? BY_MIG_UUID : BY_NUMBER;
+}
+
+/* Return whether a word is MIG-GPU-UUID/GPU instance/compute instance, as drivers before 470 name a
+ * MIG device, and names this one. The UUID of the GPU may be abbreviated. */
+static int is_old_name(const char *word, size_t length, const struct choice *choice) {
+  char text[96], end[32];
+  if (length >= sizeof text || strncmp(word, "MIG-GPU-", 8))
+    return 0;
+  memcpy(text, word, length);
+  text[length] = 0;
+  char *instances = strchr(text, '/');
+  if (!instances)
+    return 0;
+  snprintf(end, sizeof end, "/%u/%u", choice->mig->gpu_instance, choice->mig->compute_instance);
+  return !strcmp(instances, end) && !strncmp(choice->gpu->uuid, text + 4, (size_t)(instances - text) - 4);
+}
+
 /* Return the only choice whose UUID begins with a word; NULL if there is none or more than one. */
 static const struct choice *
-by_uuid(const struct choice *choices, unsigned count, const char *word, size_t length) {
+by_uuid(const struct choice *choices, unsigned count, const char *word, size_t length, enum kind kind) {
   const struct choice *found = NULL;
-  int mig = !strncmp(word, "MIG-", 4);
-  if (!mig && strncmp(word, "GPU-", 4))
-    return NULL;
   for (unsigned i = 0; i < count; i++) {
-    const char *uuid = mig ? (choices[i].mig ? choices[i].mig->uuid : "") : choices[i].gpu->uuid;
-    /* The UUID of a GPU in MIG mode stands for its first MIG device. */
-    if (strncmp(uuid, word, length) || (!mig && i > 0 && choices[i - 1].gpu == choices[i].gpu))
+    if (kind == BY_MIG_UUID) {
+      if (!choices[i].mig || (strncmp(choices[i].mig->uuid, word, length) && !is_old_name(word, length, &choices[i])))
+        continue;
+      /* The UUID of a GPU in MIG mode stands for its first MIG device. */
+    } else if (strncmp(choices[i].gpu->uuid, word, length) || (i > 0 && choices[i - 1].gpu == choices[i].gpu)) {
       continue;
+    }
     if (found)
       return NULL;
     found = &choices[i];
@@ -76,42 +100,42 @@ by_uuid(const struct choice *choices, unsigned count, const char *word, size_t l
   return found;
 }
 
-/* Return the first choice of the GPU with a number; NULL for a word that is not a number of one. */
+/* Return the first choice of the GPU with a number; NULL for a word that does not begin with the
+ * number of one. */
 static const struct choice *
-by_number(const struct choice *choices, unsigned count, const char *word, size_t length) {
-  unsigned number = 0;
-  if (!length || length > 6)
+by_number(const struct choice *choices, unsigned count, const char *word) {
+  unsigned number = 0, digits = 0;
+  for (word += *word == '+'; *word >= '0' && *word <= '9' && digits <= 6; word++, digits++)
+    number = number * 10 + (unsigned)(*word - '0');
+  if (!digits || digits > 6)
     return NULL;
-  for (size_t i = 0; i < length; i++) {
-    if (word[i] < '0' || word[i] > '9')
-      return NULL;
-    number = number * 10 + (unsigned)(word[i] - '0');
-  }
   for (unsigned i = 0; i < count; i++)
     if ((i == 0 || choices[i - 1].gpu != choices[i].gpu) && number-- == 0)
       return &choices[i];
   return NULL;
 }
 
-/* Keep of choices what CUDA_VISIBLE_DEVICES names, in its order. The list ends at the first word
- * that names none, and naming a device twice leaves none. Return how many remain. */
+/* Keep of choices what CUDA_VISIBLE_DEVICES names, in its order. The first identifier says of which
+ * kind all are. The list ends at the first one that names none, and naming a device twice leaves
+ * none. Return how many remain. */
 static unsigned keep_named(const char *names, struct choice *choices, unsigned count) {
   struct choice kept[SIM_GPU_LIMIT];
   unsigned kept_count = 0;
+  names += strspn(names, " \t");
+  enum kind kind = kind_of(names);
   while (kept_count < SIM_GPU_LIMIT) {
     names += strspn(names, " \t");
     size_t length = strcspn(names, ", \t");
-    const struct choice *found = by_number(choices, count, names, length);
-    if (!found)
-      found = by_uuid(choices, count, names, length);
+    const struct choice *found = NULL;
+    if (kind_of(names) == kind)
+      found = kind == BY_NUMBER ? by_number(choices, count, names) : by_uuid(choices, count, names, length, kind);
     if (!found)
       break;
     for (unsigned i = 0; i < kept_count; i++)
       if (kept[i].gpu == found->gpu && kept[i].mig == found->mig)
         return 0;
     kept[kept_count++] = *found;
-    names += length;
-    names += strspn(names, " \t");
+    names += strcspn(names, ",");
     if (*names++ != ',')
       break;
   }

@@ -1,0 +1,123 @@
+"""What ``nvgraft doctor`` foretells, held to what a program in the container then sees.
+
+A program asks the simulated driver how many devices CUDA finds. Doctor and runc get the same
+bundles, on the same simulated host.
+"""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from containers import Bundle
+from nvgraft_cli.simulate.stubs import executable
+
+pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "gcc", "x86_64")
+
+#: Prints cuInit's error, or how many devices there are and of which kind the first one is.
+COUNT = """
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+int main(void) {
+  void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
+  int (*init)(unsigned) = cuda ? (int (*)(unsigned))dlsym(cuda, "cuInit") : 0, count = 0;
+  if (!init) { puts("no driver"); return 1; }
+  int error = init(0);
+  if (error) { printf("error %d\\n", error); return 1; }
+  ((int (*)(int *))dlsym(cuda, "cuDeviceGetCount"))(&count);
+  char name[128] = "";
+  ((int (*)(char *, int, int))dlsym(cuda, "cuDeviceGetName"))(name, sizeof name, 0);
+  printf("%d %s\\n", count, strstr(name, " MIG") ? "MIG" : "GPU");
+}
+"""
+
+
+@pytest.fixture
+def counting(bundle: Bundle) -> Bundle:
+    """Return a bundle whose program prints what CUDA finds."""
+    path = str(bundle.path / "rootfs/bin/count")
+    command = ["gcc", "-x", "c", "-", "-o", path, "-ldl"]
+    subprocess.run(command, input=COUNT, text=True, check=True)
+    return bundle
+
+
+def seen_and_foretold(
+    bundle: Bundle, cases: list[list[str]], host: str, options: tuple[str, ...] = ()
+) -> list[tuple[str, str]]:
+    """Return for each list of variables what the program printed, and doctor's last line."""
+    config = json.loads((bundle.path / "config.json").read_text())
+    config["process"]["args"] = ["/bin/count"]
+    config["root"]["path"] = str(bundle.path / "rootfs")
+    commands = []
+    for number, variables in enumerate(cases):
+        place = Path(f"{bundle.path}-{number}")
+        place.mkdir()
+        config["process"]["env"] = ["PATH=/usr/bin:/bin", *variables]
+        config["linux"]["cgroupsPath"] = f"/{bundle.name}-{number}"
+        (place / "config.json").write_text(json.dumps(config))
+        commands += [
+            f"runc --root /run/runc-test run --bundle {place} {bundle.name}-{number} 2>&1",
+            f"{bundle.installed.cli} doctor --bundle {place} | tail -1",
+        ]
+    done = bundle.on_host("; ".join(commands), host, options)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2 * len(cases), done
+    return list(zip(lines[::2], lines[1::2], strict=True))
+
+
+def agree(seen: str, foretold: str) -> bool:
+    """Tell whether doctor's sentence says what the program saw."""
+    if seen.startswith("error"):
+        return f"CUDA fails with {seen} (" in foretold
+    if seen == "no driver":
+        return "CUDA finds no driver" in foretold
+    count, kind = seen.split()
+    if kind == "MIG":
+        return count == "1" and "CUDA finds one MIG device" in foretold
+    return re.search(rf"CUDA finds {count} (?:of \d )?GPUs?", foretold) is not None
+
+
+def test_cuda_visible_devices(counting: Bundle) -> None:
+    """Whatever CUDA_VISIBLE_DEVICES is, doctor counts the GPUs that the program finds."""
+    values = ["0", "1,0", "", "-1", "2", "0,0", "0,2", "GPU-1704f16f", "GPU-ffff", "MIG-1", "1gpu"]
+    cases = [[f"CUDA_VISIBLE_DEVICES={value}"] for value in values]
+    cases = [[*case, "NVIDIA_VISIBLE_DEVICES=all"] for case in cases]
+    cases.append(["NVIDIA_VISIBLE_DEVICES=1", "CUDA_VISIBLE_DEVICES=1"])
+    answers = seen_and_foretold(counting, cases, "runfile-a10x2")
+    assert [answer for answer in answers if not agree(*answer)] == []
+    seen = [seen for seen, _ in answers]
+    assert seen == [
+        *("1 GPU", "2 GPU", *["error 100"] * 4, "1 GPU", "1 GPU", "error 100", "error 100"),
+        *("1 GPU", "error 100"),
+    ]
+
+
+def test_gpus_in_mig_mode(counting: Bundle) -> None:
+    """A GPU in MIG mode given whole is none to CUDA, and of several MIG devices there is one."""
+    cases = [[f"NVIDIA_VISIBLE_DEVICES={devices}"] for devices in ("0", "0,1", "0:1", "all")]
+    answers = seen_and_foretold(counting, cases, "mig-h100")
+    assert [answer for answer in answers if not agree(*answer)] == []
+    assert [seen for seen, _ in answers] == ["error 100", "1 GPU", "1 MIG", "1 MIG"]
+
+
+def test_a_host_without_a_driver_that_answers(counting: Bundle) -> None:
+    """Without stand-ins the container starts, and doctor says that there is no driver in it."""
+    ((seen, foretold),) = seen_and_foretold(
+        counting, [["NVIDIA_VISIBLE_DEVICES=all"]], "runfile-a10x2", ("--no-nvml",)
+    )
+    assert seen == "no driver"
+    assert agree(seen, foretold)
+
+
+def test_an_image_of_another_architecture(counting: Bundle) -> None:
+    """The kernel refuses the program with the words that doctor has foretold."""
+    program = counting.path / "rootfs/bin/count"
+    program.write_bytes(executable("EM_AARCH64", "x"))
+    ((seen, foretold),) = seen_and_foretold(
+        counting, [["NVIDIA_VISIBLE_DEVICES=all"]], "runfile-a10x2"
+    )
+    assert "exec format error" in seen
+    assert "does not start: /bin/count: exec format error (a program for aarch64" in foretold
