@@ -40,6 +40,9 @@ LEFT_OUT = dict.fromkeys(
 if not SHARED_RECORDS.exists():
     LEFT_OUT["shared-records"] = f"because there is no {SHARED_RECORDS}"
 
+# Some tests fork, and gRPC's threads in the same process would end it.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
 # The time of an example depends on the load of the machine.
 hypothesis.settings.register_profile(
     "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

@@ -15,6 +15,7 @@ CDI_VENDOR = "k8s.device-plugin.nvidia.com"
 
 _VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 _VOLUME_ROOT = "/var/run/nvidia-container-devices"
+CHANNELS = "/dev/nvidia-caps-imex-channels"
 _CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 #: Flag -> the CDI class and the variable of what it switches on.
@@ -117,6 +118,7 @@ class Allocator(NamedTuple):
         paths = [path for device in devices for path in device.paths]
         if paths != ["/dev/dxg"]:
             paths = [*(path for path in _CONTROL if self.exists(path)), *paths]
+            paths += [f"{CHANNELS}/channel{channel}" for channel in self.channels]
         root = self.configuration.dev_root.rstrip("/")
         return [
             {"container_path": path, "host_path": root + path, "permissions": "rw"}

@@ -19,7 +19,7 @@ from nvgraft.host.gpus import DriverReport, Gpu
 from nvgraft.host.gpus import MigDevice as EngineMigDevice
 from nvgraft.host.places import read_majors
 from nvgraft.host.snapshot import OFFLINE_PATH
-from nvgraft_device_plugin.allocate import CDI_VENDOR, OPTIONAL_PARTS
+from nvgraft_device_plugin.allocate import CDI_VENDOR, CHANNELS, OPTIONAL_PARTS
 from nvgraft_device_plugin.configuration import Configuration
 from nvgraft_device_plugin.devices import Node, NodeGpu
 from nvgraft_device_plugin.errors import NodeError
@@ -42,15 +42,25 @@ def specifications(
     configuration: Configuration,
     make_gpus: Callable[[], CdiSpec],
     names: Callable[[str], list[str]],
+    channels: Sequence[str] = (),
 ) -> Iterator[tuple[str, CdiSpec]]:
     """Yield class and specification of each CDI class that this node has something for.
 
     :param make_gpus: makes the specification of GPUs and MIG devices.
     :param names: lists a directory of the node's /dev.
+    :param channels: the IMEX channels that containers get.
     :raises NodeError: the driver's files are not below the driver root.
     """
     if any(resource.devices for resource in resources):
         yield "gpu", make_gpus()
+    if channels:
+        devices = [
+            CdiDevice(
+                channel, CdiEdits(nodes=[_node(f"{CHANNELS}/channel{channel}", configuration)])
+            )
+            for channel in channels
+        ]
+        yield "imex-channel", CdiSpec(f"{CDI_VENDOR}/imex-channel", devices, CdiEdits())
     for flag, (name, _) in OPTIONAL_PARTS.items():
         nodes = list(_nodes(names, _NODES[name])) if configuration.switch(flag) else []
         if nodes:
@@ -101,7 +111,14 @@ def live_specification(node: Node, configuration: Configuration) -> CdiSpec:
 
     :raises NodeError: the driver's files are not below the driver root.
     """
-    tree = _NodeTree(configuration.text("driver-root-ctr-path"))
+    root = configuration.text("driver-root-ctr-path")
+    try:
+        tree = _NodeTree(root)
+    except OSError as error:
+        raise NodeError(
+            f"unable to create cdi spec file: {root}: {error.strerror} | mount the driver root"
+            " there, or name its path with --driver-root-ctr-path"
+        ) from error
     try:
         try:
             entries = parse(tree.read("/etc/ld.so.cache", SIZE_LIMIT))

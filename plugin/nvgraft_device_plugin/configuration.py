@@ -2,6 +2,8 @@
 precedence, then defaults (rules of the reference, version 0.20).
 """
 
+import contextlib
+import ipaddress
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +23,9 @@ CDI_STRATEGIES = frozenset({"cdi-annotations", "cdi-cri"})
 _FILE_LIMIT = 1 << 20
 _NAME_LIMIT = 63
 
+#: The most seconds that a flag takes: a day.
+_LONGEST = 86400.0
+
 
 class Flag(NamedTuple):
     """One flag: its names, variables, its place in the config file, and its kind."""
@@ -33,7 +38,8 @@ class Flag(NamedTuple):
     summary: str
 
 
-#: Kind "list" takes commas and may be repeated. A key with ``plugin.`` is in that part of the file.
+#: Kind "list" takes commas and may be repeated; "seconds" is a number from 0. A key with
+#: ``plugin.`` is in that part of the file.
 FLAGS = (
     Flag(
         ("mig-strategy",),
@@ -214,6 +220,22 @@ FLAGS = (
         "the kubelet's socket; empty: do not register",
     ),
     Flag(
+        ("metrics-address",),
+        ("METRICS_ADDRESS",),
+        "plugin.metricsAddress",
+        "text",
+        "127.0.0.1:9402",
+        "HOST:PORT of /metrics and /healthz; off",
+    ),
+    Flag(
+        ("probe-after",),
+        ("PROBE_AFTER",),
+        "plugin.probeAfter",
+        "seconds",
+        60.0,
+        "seconds after which an unhealthy GPU is asked, and is healthy if it answers; 0: never",
+    ),
+    Flag(
         ("config-file",),
         ("CONFIG_FILE",),
         "",
@@ -285,6 +307,12 @@ LABEL_FLAGS = (
     ),
 )
 
+_EXPECTED = {
+    "text": "a text, in quotes",
+    "list": "a text or a list of texts",
+    "switch": "true or false",
+    "seconds": "a number of seconds",
+}
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
@@ -382,6 +410,23 @@ class Configuration(NamedTuple):
         return self.text("dev-root") or self.text("driver-root")
 
     @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Host (empty: all addresses) and port of the metrics; None if they are off.
+
+        :raises ValueError: the flag has neither.
+        """
+        given = self.text("metrics-address")
+        if given in {"", "off"}:
+            return None
+        host, colon, port = given.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not colon or not (port.isascii() and port.isdecimal()) or int(port) >= 1 << 16:
+            raise ValueError(given)
+        if host and host != "localhost":
+            ipaddress.ip_address(host)
+        return host, int(port)
+
+    @property
     def channels(self) -> tuple[str, ...]:
         """The requested IMEX channels."""
         return self.words("imex-channel-ids")
@@ -427,7 +472,7 @@ def parse_flags(words: Sequence[str], flags: Sequence[Flag] = FLAGS) -> dict[str
             elif rest:
                 value = rest.pop(0)
             else:
-                raise ConfigurationError(f"flag needs an argument: -{name}")
+                raise ConfigurationError(f"flag needs an argument: -{name} | write --{name}=VALUE")
         read = _value(flag, value, f"--{name}")
         key = flag.names[0]
         given[key] = (*given.get(key, ()), *read) if flag.kind == "list" else read
@@ -443,7 +488,16 @@ def _value(flag: Flag, text: str, source: str) -> Any:
         )
     if flag.kind == "list":
         return tuple(word.strip() for word in text.split(",") if word.strip())
+    if flag.kind == "seconds":
+        return _seconds(text, source)
     return text
+
+
+def _seconds(text: str, source: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) < _LONGEST:
+            return float(text)
+    raise ConfigurationError(f"invalid number {text!r} for {source} | write seconds, such as 60")
 
 
 def load(
@@ -487,9 +541,13 @@ def _read(path: str) -> bytes:
     except OSError as error:
         raise ConfigurationError(
             f"unable to load config: error opening config file: {path}: {error.strerror}"
+            " | point --config-file at a file that this user may read"
         ) from error
     if len(data) > _FILE_LIMIT:
-        raise ConfigurationError(f"unable to load config: {path}: larger than {_FILE_LIMIT} bytes")
+        raise ConfigurationError(
+            f"unable to load config: {path}: larger than {_FILE_LIMIT} bytes"
+            " | point --config-file at a config file of the plugin"
+        )
     return data
 
 
@@ -502,7 +560,9 @@ def _parse_file(data: bytes, path: str) -> _File:
         document = yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         cause = " ".join(str(error).split())
-        raise ConfigurationError(f"{start}yaml: unmarshal error: {cause}") from error
+        raise ConfigurationError(
+            f"{start}yaml: unmarshal error: {cause} | correct the YAML"
+        ) from error
     if document is None:
         document = {}
     if not isinstance(document, dict):
@@ -515,11 +575,13 @@ def _parse_file(data: bytes, path: str) -> _File:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ConfigurationError(f"{start}{where}: {first['msg']}") from error
+        raise ConfigurationError(f"{start}{where}: {first['msg']} | correct the key") from error
     for resource in [*(file.resources or _Resources()).gpus, *(file.resources or _Resources()).mig]:
         for key in ("pattern", "name"):
             if not getattr(resource, key):
-                raise ConfigurationError(f"{start}resources must have a '{key}' field set")
+                raise ConfigurationError(
+                    f"{start}resources must have a '{key}' field set | write pattern and name"
+                )
     return file
 
 
@@ -544,9 +606,13 @@ def _file_value(flag: Flag, value: object, source: str) -> Any:
         return value
     if isinstance(value, str):
         return _value(flag, value, source)
+    if flag.kind == "seconds" and isinstance(value, int | float):
+        return _seconds(str(value), source)
     if flag.kind == "list" and isinstance(value, list) and all(isinstance(v, str) for v in value):
         return tuple(value)
-    raise ConfigurationError(f"unable to load config: {source}: invalid value {value!r}")
+    raise ConfigurationError(
+        f"unable to load config: {source}: invalid value {value!r} | write {_EXPECTED[flag.kind]}"
+    )
 
 
 def _sharing(file: _File) -> tuple[Sharing | None, bool, list[str]]:
@@ -556,14 +622,20 @@ def _sharing(file: _File) -> tuple[Sharing | None, bool, list[str]]:
     sharing = part.mps if part.mps is not None else part.timeSlicing
     assert sharing is not None
     if not sharing.resources:
-        raise ConfigurationError("unable to load config: no resources specified")
+        raise ConfigurationError(
+            "unable to load config: no resources specified | list name and replicas below resources"
+        )
     warnings = []
     for resource in sharing.resources:
         if not resource.name:
-            raise ConfigurationError("unable to load config: no resource name specified")
+            raise ConfigurationError(
+                "unable to load config: no resource name specified | write name: nvidia.com/gpu"
+            )
         resource.name = _resource_name(resource.name)
         if resource.replicas is None:
-            raise ConfigurationError("unable to load config: no replicas specified")
+            raise ConfigurationError(
+                "unable to load config: no replicas specified | write replicas: 2 or more"
+            )
         if resource.replicas < 2:
             raise ConfigurationError(
                 "unable to load config: number of replicas must be >= 2 | leave the resource out"
@@ -585,12 +657,18 @@ def _check_devices(devices: object) -> None:
     if isinstance(devices, str) and devices != "all":
         raise ConfigurationError(
             f"unable to load config: devices set as '{devices}' but the only valid string input is"
-            " 'all'"
+            " 'all' | write all, or leave devices out"
         )
     if isinstance(devices, int) and (isinstance(devices, bool) or devices <= 0):
-        raise ConfigurationError("unable to load config: devices set as a number must be above 0")
+        raise ConfigurationError(
+            "unable to load config: devices set as a number must be above 0"
+            " | write all, or leave devices out"
+        )
     if not isinstance(devices, str | int | list):
-        raise ConfigurationError("unable to load config: devices must be 'all', a number or a list")
+        raise ConfigurationError(
+            "unable to load config: devices must be 'all', a number or a list"
+            " | write all, or leave devices out"
+        )
 
 
 def _resource_name(name: str) -> str:
@@ -598,8 +676,8 @@ def _resource_name(name: str) -> str:
     allowed = plain.replace("-", "").replace(".", "").replace("_", "")
     if len(plain) > _NAME_LIMIT or not allowed.isascii() or not allowed.isalnum():
         raise ConfigurationError(
-            f"unable to load config: incorrect format for resource name '{VENDOR_PREFIX}{plain}':"
-            f" at most {_NAME_LIMIT} letters, digits, - and . behind {VENDOR_PREFIX}"
+            f"unable to load config: incorrect format for resource name '{VENDOR_PREFIX}{plain}'"
+            f" | write at most {_NAME_LIMIT} letters, digits, - and . behind {VENDOR_PREFIX}"
         )
     return VENDOR_PREFIX + plain
 
@@ -609,6 +687,7 @@ def _check_imex(configuration: Configuration) -> None:
         found = " ".join(configuration.channels)
         raise ConfigurationError(
             f"unable to load config: channelIDs must be [] or [0]; found [{found}]"
+            " | request channel 0, or none"
         )
 
 
@@ -622,28 +701,53 @@ def check(configuration: Configuration, *, has_nvml: bool) -> None:
         if strategy not in STRATEGIES:
             raise ConfigurationError(
                 f"invalid --device-list-strategy option: invalid strategy: {strategy}"
+                f" | name one or more of {', '.join(STRATEGIES)}"
             )
     if configuration.uses_cdi and not has_nvml:
         raise ConfigurationError(
             "CDI --device-list-strategy options are only supported on NVML-based systems"
+            " | use envvar or volume-mounts, or mount the driver root at the path of"
+            " --driver-root-ctr-path"
         )
     if configuration.text("device-id-strategy") not in {"uuid", "index"}:
         raise ConfigurationError(
             f"invalid --device-id-strategy option: {configuration.text('device-id-strategy')}"
+            " | write uuid or index"
         )
     policy = configuration.text("shared-devices-allocation-policy")
     if policy not in {"distributed", "packed"}:
-        raise ConfigurationError(f"invalid --shared-devices-allocation-policy option: {policy}")
+        raise ConfigurationError(
+            f"invalid --shared-devices-allocation-policy option: {policy}"
+            " | write distributed or packed"
+        )
     if configuration.mps:
         if configuration.text("mig-strategy") == "mixed":
-            raise ConfigurationError("using --mig-strategy=mixed is not supported with MPS")
+            raise ConfigurationError(
+                "using --mig-strategy=mixed is not supported with MPS | use timeSlicing, or"
+                " --mig-strategy=none"
+            )
         if not configuration.text("mps-root"):
-            raise ConfigurationError("using MPS requires --mps-root to be specified")
+            raise ConfigurationError(
+                "using MPS requires --mps-root to be specified | name the host directory of the"
+                " MPS control daemons, such as /run/nvidia/mps"
+            )
     discovery = configuration.text("device-discovery-strategy")
     if discovery not in {"auto", "nvml", "tegra"}:
-        raise ConfigurationError(f"invalid --device-discovery-strategy option {discovery}")
+        raise ConfigurationError(
+            f"invalid --device-discovery-strategy option {discovery} | write auto, nvml or tegra"
+        )
     if configuration.text("mig-strategy") not in {"none", "single", "mixed"}:
-        raise ConfigurationError(f"unknown MIG strategy: {configuration.text('mig-strategy')}")
+        raise ConfigurationError(
+            f"unknown MIG strategy: {configuration.text('mig-strategy')}"
+            " | write none, single or mixed"
+        )
+    try:
+        _ = configuration.metrics_address
+    except ValueError as error:
+        raise ConfigurationError(
+            f"invalid --metrics-address option: {configuration.text('metrics-address')}"
+            " | write ADDRESS:PORT, such as 127.0.0.1:9402, or off"
+        ) from error
 
 
 def check_channel(
@@ -659,5 +763,8 @@ def check_channel(
         if exists(f"/dev/nvidia-caps-imex-channels/channel{channel}"):
             found.append(channel)
         elif configuration.switch("imex-required"):
-            raise ConfigurationError(f"requested IMEX channel channel{channel} does not exist")
+            raise ConfigurationError(
+                f"requested IMEX channel channel{channel} does not exist"
+                " | start nvidia-imex on the node, or leave out --imex-required"
+            )
     return tuple(found)

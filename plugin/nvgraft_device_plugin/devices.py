@@ -79,6 +79,7 @@ class Node(NamedTuple):
     :ivar platform: nvml, tegra or wsl.
     :ivar scores: (UUID, UUID) in both orders -> how near two GPUs are.
     :ivar mig_minors: name of a MIG capability -> minor of its node.
+    :ivar faults: GPUs that NVML does not answer for, with its words.
     """
 
     platform: str
@@ -87,6 +88,7 @@ class Node(NamedTuple):
     gpus: tuple[NodeGpu, ...] = ()
     scores: Mapping[tuple[str, str], int] = {}
     mig_minors: Mapping[str, int] = {}
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

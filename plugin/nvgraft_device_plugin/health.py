@@ -1,5 +1,6 @@
 """Health: NVML's events of the node's GPUs, which devices they make unhealthy, and the way back."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -13,6 +14,9 @@ _IGNORED = frozenset({13, 31, 43, 45, 68, 109})
 
 #: Milliseconds that one wait for events takes at most.
 _WAIT = 1000
+
+#: Seconds without an answer after which NVML is said to hang.
+SILENCE = 15.0
 
 #: Seconds after which an unhealthy GPU is asked again.
 PROBE_AFTER = 60.0
@@ -85,6 +89,8 @@ class EventWatcher:
     """Waits for NVML's events of some GPUs, in a thread of its own, until it is stopped.
 
     :param changed: called with each change.
+    :param xid: called with the GPU's UUID ("": NVML does not say) and the Xid, ignored ones too.
+    :param probe_after: seconds after which an unhealthy GPU is asked again; 0: never.
     """
 
     def __init__(
@@ -93,24 +99,32 @@ class EventWatcher:
         xids: WatchedXids,
         changed: Callable[[Change], None],
         warn: Callable[[str], None],
+        xid: Callable[[str, int], None] = lambda _gpu, _number: None,
         probe_after: float = PROBE_AFTER,
     ) -> None:
         self._gpus = tuple(gpus)
         self._xids = xids
         self._changed = changed
         self._warn = warn
+        self._xid = xid
         self._probe_after = probe_after
         self._ill: dict[str, float] = {}
         self._stopped = False
+        self._failure = ""
+        self._answered = time.monotonic()
+
+    @property
+    def failure(self) -> str:
+        """Say why NVML does not answer; empty if it does."""
+        silent = time.monotonic() - self._answered
+        return f"no answer for {silent:.0f} s" if silent > SILENCE else self._failure
 
     def stop(self) -> None:
-        """End :meth:`run` within a second."""
+        """End :meth:`run` within a second, unless NVML hangs. Nothing is called afterwards."""
         self._stopped = True
 
     def run(self) -> None:
         """Wait for events until :meth:`stop`."""
-        if not self._xids.watching or not self._gpus:
-            return
         try:
             events = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError as error:
@@ -122,8 +136,10 @@ class EventWatcher:
             while not self._stopped:
                 self._wait(events)
                 self._probe()
+                self._answered = time.monotonic()
         finally:
-            pynvml.nvmlEventSetFree(events)
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlEventSetFree(events)
 
     def _register(self, uuid: str, events: object) -> None:
         wanted = (
@@ -144,22 +160,27 @@ class EventWatcher:
         try:
             event = pynvml.nvmlEventSetWait_v2(events, _WAIT)
         except pynvml.NVMLError_Timeout:
+            self._failure = ""
             return
         except pynvml.NVMLError as error:
-            self._mark(frozenset(self._gpus), None, f"waiting for events: {error}")
+            self._failure = f"waiting for events: {error}"
+            self._mark(frozenset(self._gpus), None, self._failure)
             time.sleep(_WAIT / 1000)
             return
-        if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
+        self._failure = ""
+        if event.eventType != pynvml.nvmlEventTypeXidCriticalError or self._stopped:
             return
-        xid = int(event.eventData)
-        if not self._xids.counts(xid):
-            return
-        self._mark(*_place(event), f"Xid {xid}")
+        number = int(event.eventData)
+        gpus, instances = _place(event)
+        self._xid(next(iter(gpus), ""), number)
+        if self._xids.counts(number):
+            self._mark(gpus, instances, f"Xid {number}")
 
     def _mark(self, gpus: frozenset[str], instances: tuple[int, int] | None, reason: str) -> None:
         for uuid in gpus or frozenset(self._gpus):
             self._ill[uuid] = time.monotonic()
-        self._changed(Change(gpus or frozenset(self._gpus), instances, reason))
+        if not self._stopped:
+            self._changed(Change(gpus or frozenset(self._gpus), instances, reason))
 
     def _probe(self) -> None:
         """Ask GPUs that have been unhealthy for some time; those that answer are healthy."""
@@ -170,7 +191,7 @@ class EventWatcher:
             if now - since < self._probe_after:
                 continue
             self._ill[uuid] = now
-            if _answers(uuid):
+            if not self._stopped and _answers(uuid):
                 del self._ill[uuid]
                 self._changed(Change(frozenset({uuid}), None, ""))
 

@@ -3,6 +3,9 @@
 import asyncio
 import os
 import sys
+import traceback
+
+import structlog
 
 from nvgraft import __version__
 from nvgraft_device_plugin import explain, features
@@ -28,7 +31,16 @@ def main(argv: list[str] | None = None) -> int:
             words[1:], os.environ, lambda line: print(f"labels: {line}", file=sys.stderr)
         )
     configure_log(json_lines=os.environ.get("NVGRAFT_LOG_FORMAT") == "json")
-    return asyncio.run(_run(words))
+    try:
+        return asyncio.run(_run(words))
+    except Exception as error:  # noqa: BLE001 - a person gets one line, with the place
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        structlog.get_logger().critical(
+            "a defect of nvgraft-device-plugin | report this line",
+            error=repr(error),
+            place=f"{os.path.basename(place.filename)}:{place.lineno}",
+        )
+        return 70
 
 
 async def _run(words: list[str]) -> int:
@@ -53,7 +65,7 @@ def _usage() -> str:
         "NVGRAFT_LOG_FORMAT=json.",
         "",
         "exit code: 0 ended by a signal (explain: nothing is broken), 1 the node or the",
-        "configuration cannot be used",
+        "configuration cannot be used, 70 a defect of this program",
     ]
     return "\n".join(lines)
 

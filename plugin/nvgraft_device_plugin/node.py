@@ -58,6 +58,32 @@ _SUFFIXES = {
 _PROFILES = 17
 
 
+HANG_FIX = (
+    "run nvidia-smi on the node; if it hangs too, look for Xids in dmesg, start"
+    " nvidia-persistenced, or reboot the node"
+)
+#: A part of NVML's words for an error -> the fix.
+_REMEDIES = {
+    "LIBRARY_NOT_FOUND": "mount the driver root at the path of --driver-root-ctr-path, or start"
+    " this container with the NVIDIA runtime (runtimeClassName) so that the driver is mounted",
+    "version mismatch": "the driver was upgraded under the loaded module: reboot the node, or"
+    " reload the nvidia modules when no process uses a GPU",
+    "Driver Not Loaded": "load the driver on the node (modprobe nvidia), and mount its nodes",
+    "Insufficient Permissions": "let this user open /dev/nvidiactl (mode 0666)",
+    "GPU is lost": "look for Xids in dmesg; reset the GPU (nvidia-smi -r), or reboot the node",
+    "Unknown Error": "run nvidia-smi on the node; if it works there, the container has lost its"
+    " device rules: start it again",
+}
+
+
+def remedy(text: str) -> str:
+    """Return what to do about an error of NVML."""
+    for words, fix in _REMEDIES.items():
+        if words.lower() in text.lower():
+            return fix
+    return "run nvidia-smi on the node: it reports the same error"
+
+
 class NvmlError(Exception):
     """NVML is missing or reports an error, in the reference's words. ``missing``: it cannot be
     loaded.
@@ -148,11 +174,15 @@ def read_node() -> Node:
     """
     try:
         cuda = pynvml.nvmlSystemGetCudaDriverVersion()
-        handles = {
-            index: pynvml.nvmlDeviceGetHandleByIndex(index)
-            for index in range(pynvml.nvmlDeviceGetCount())
-        }
-        gpus = tuple(_gpu(index, handle) for index, handle in handles.items())
+        handles: dict[int, object] = {}
+        found, faults = [], []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handles[index] = pynvml.nvmlDeviceGetHandleByIndex(index)
+                found.append(_gpu(index, handles[index]))
+            except pynvml.NVMLError as error:
+                faults.append(f"GPU {index}: {_words(error)}")
+        gpus = tuple(found)
         return Node(
             "nvml",
             _text(pynvml.nvmlSystemGetDriverVersion()),
@@ -160,6 +190,7 @@ def read_node() -> Node:
             gpus,
             _scores(gpus, handles),
             _mig_minors(),
+            tuple(faults),
         )
     except pynvml.NVMLError as error:
         raise NvmlError(f"nvml: {_words(error)}") from error

@@ -4,6 +4,7 @@ Whole GPUs are chosen so that the GPUs that remain are near each other too; shar
 are spread over GPUs, or packed.
 """
 
+import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import combinations
@@ -143,9 +144,10 @@ def _spread(
 ) -> list[str]:
     """Choose from the GPU with the fewest devices taken, or the most if ``packed``."""
     chosen = list(dict.fromkeys(required))
+    required_ids = set(chosen)
     free: dict[str, list[str]] = {}
     for identifier in dict.fromkeys(available):
-        if identifier in known and identifier not in chosen:
+        if identifier in known and identifier not in required_ids:
             free.setdefault(known[identifier].uuid, []).append(identifier)
     wanted = size - len(chosen)
     if wanted > sum(map(len, free.values())):
@@ -153,14 +155,16 @@ def _spread(
     total: dict[str, int] = {}
     for device in known.values():
         total[device.uuid] = total.get(device.uuid, 0) + 1
-    taken = {uuid: total[uuid] - len(ids) for uuid, ids in free.items()}
-    picked = dict.fromkeys(free, 0)
+    sign = -1 if packed else 1
+    # Entries: devices taken (negative if packed), picked in this call, place, GPU.
+    queue = [
+        (sign * (total[uuid] - len(ids)), 0, place, uuid)
+        for place, (uuid, ids) in enumerate(free.items())
+    ]
+    heapq.heapify(queue)
     for _ in range(wanted):
-        uuid = min(
-            (uuid for uuid, ids in free.items() if ids),
-            key=lambda uuid: (-taken[uuid] if packed else taken[uuid], picked[uuid]),
-        )
-        chosen.append(free[uuid].pop(0))
-        taken[uuid] += 1
-        picked[uuid] += 1
+        taken, picked, place, uuid = heapq.heappop(queue)
+        chosen.append(free[uuid][picked])
+        if picked + 1 < len(free[uuid]):
+            heapq.heappush(queue, (taken + sign, picked + 1, place, uuid))
     return chosen

@@ -8,24 +8,30 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from structlog.typing import FilteringBoundLogger
 
 from nvgraft_device_plugin import api
 from nvgraft_device_plugin.allocate import Allocator
 from nvgraft_device_plugin.devices import Device
 from nvgraft_device_plugin.errors import NodeError, RequestError
 from nvgraft_device_plugin.health import Change
+from nvgraft_device_plugin.metrics import Metrics
 from nvgraft_device_plugin.preferred import choose
 
 #: Seconds to wait for the kubelet, and for calls that are under way at the end.
 _PATIENCE = 5.0
 _GRACE = 0.5
 
+#: Channels otherwise share their failures: a new socket would be refused for as long as gRPC waits
+#: after a failure with the old one.
+_CHANNEL = (("grpc.use_local_subchannel_pool", 1),)
+
 
 class ResourceServer:
     """Serves one resource on a socket of its own.
 
     :param scores: how near two GPUs are.
-    :param log: called with an event and its facts.
+    :param log: gets what is done, as events with facts.
     """
 
     def __init__(
@@ -33,43 +39,43 @@ class ResourceServer:
         allocator: Allocator,
         directory: str,
         scores: Mapping[tuple[str, str], int],
-        log: Callable[..., None],
+        log: FilteringBoundLogger,
+        metrics: Metrics,
     ) -> None:
         self._allocator = allocator
         self.resource = allocator.resource
         self.path = os.path.join(directory, self.resource.endpoint)
         self._scores = scores
         self._log = log
+        self._metrics = metrics
+        self._known = {device.id: device for device in self.resource.devices}
         self._ill: dict[str, str] = {}
         self._changes = asyncio.Condition()
         self._version = 0
         self._server: grpc.aio.Server | None = None
-
-    @property
-    def healthy(self) -> int:
-        """The number of healthy devices."""
-        return len(self.resource.devices) - len(self._ill)
 
     async def start(self) -> None:
         """Listen on the socket, in the place of an old one.
 
         :raises NodeError: it cannot be made.
         """
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
         server = grpc.aio.server()
         handlers = {name: self._handler(name) for name in api.METHODS}
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(api.SERVICE, handlers),)
         )
         try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
             server.add_insecure_port(f"unix://{self.path}")
             await server.start()
         except (RuntimeError, OSError) as error:
             raise NodeError(
-                f"could not serve {self.path}: {error} | mount the kubelet's directory writable"
+                f"could not serve {self.path}: {_cause(error, os.path.dirname(self.path))}"
+                " | mount the kubelet's directory device-plugins writable for this user"
             ) from error
         self._server = server
+        self._show()
 
     async def stop(self) -> None:
         """End the service and remove its socket."""
@@ -79,7 +85,7 @@ class ResourceServer:
         if self._server is not None:
             await self._server.stop(_GRACE)
             self._server = None
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             os.unlink(self.path)
 
     async def register(self, kubelet: str) -> None:
@@ -94,7 +100,7 @@ class ResourceServer:
             options=self._options(),
         )
         try:
-            async with grpc.aio.insecure_channel(f"unix://{kubelet}") as channel:
+            async with grpc.aio.insecure_channel(f"unix://{kubelet}", options=_CHANNEL) as channel:
                 call = channel.unary_unary(
                     api.REGISTER,
                     request_serializer=lambda message: message.SerializeToString(),
@@ -102,10 +108,12 @@ class ResourceServer:
                 )
                 await call(request, timeout=_PATIENCE)
         except grpc.RpcError as error:
-            details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+            self._metrics.registrations.labels(self.resource.name, "error").inc()
             raise NodeError(
-                f"could not register {self.resource.name} with the kubelet at {kubelet}: {details}"
+                f"could not register {self.resource.name} with the kubelet at {kubelet}:"
+                f" {_refusal(error, kubelet)}"
             ) from error
+        self._metrics.registrations.labels(self.resource.name, "ok").inc()
 
     async def change(self, change: Change) -> None:
         """Mark the devices that a change concerns, and tell the kubelet."""
@@ -123,12 +131,19 @@ class ResourceServer:
             return
         for identifier in changed:
             if change.reason:
-                self._log("marking device as unhealthy", device=identifier, reason=change.reason)
+                self._log.warning(
+                    "marking device as unhealthy", device=identifier, reason=change.reason
+                )
             else:
-                self._log("device is healthy again", device=identifier, was=known[identifier])
+                self._log.info("device is healthy again", device=identifier, was=known[identifier])
+        self._show()
         async with self._changes:
             self._version += 1
             self._changes.notify_all()
+
+    def _show(self) -> None:
+        healthy = len(self.resource.devices) - len(self._ill)
+        self._metrics.show_devices(self.resource.name, healthy, self._ill)
 
     def _options(self) -> Any:
         return api.message("DevicePluginOptions")(get_preferred_allocation_available=True)
@@ -176,18 +191,33 @@ class ResourceServer:
         return described
 
     def _allocate(self, request: Any) -> Any:
-        answers = [
-            self._allocator.allocate(list(container.devices_ids))
-            for container in request.container_requests
-        ]
-        for container in request.container_requests:
-            self._log(
+        name = self.resource.name
+        wanted = [list(container.devices_ids) for container in request.container_requests]
+        with self._metrics.seconds.labels(name).time():
+            try:
+                answers = [self._allocator.allocate(ids) for ids in wanted]
+            except RequestError as error:
+                self._metrics.refusals.labels(name).inc()
+                self._log.warning("allocation refused", resource=name, reason=str(error))
+                raise
+            response = api.message("AllocateResponse")(container_responses=answers)
+        for ids in wanted:
+            self._metrics.allocations.labels(name).inc()
+            given = [self._known[identifier] for identifier in ids]
+            self._log.info(
                 "allocated",
-                resource=self.resource.name,
-                devices=list(container.devices_ids),
+                resource=name,
+                devices=ids,
+                gpus=list(dict.fromkeys(device.gpu for device in given)),
+                indices=list(dict.fromkeys(device.index for device in given)),
                 strategies=sorted(self._allocator.configuration.strategies),
             )
-        return api.message("AllocateResponse")(container_responses=answers)
+            ill = {
+                identifier: self._ill[identifier] for identifier in ids if identifier in self._ill
+            }
+            if ill:
+                self._log.warning("unhealthy devices were given", reasons=ill)
+        return response
 
     def _prefer(self, request: Any) -> Any:
         packed = self._allocator.configuration.text("shared-devices-allocation-policy") == "packed"
@@ -220,3 +250,38 @@ def _answering(method: Callable[[Any], Any]) -> Callable[[Any, Any], Awaitable[A
             await context.abort(grpc.StatusCode.UNKNOWN, str(error))
 
     return answer
+
+
+def _cause(error: Exception, directory: str) -> str:
+    """Return why a socket cannot be made in a directory: gRPC itself says only that it failed."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if not os.path.isdir(directory):
+        return f"there is no directory {directory}"
+    return "permission denied" if not os.access(directory, os.W_OK | os.X_OK) else str(error)
+
+
+def _refusal(error: grpc.RpcError, kubelet: str) -> str:
+    """Return why the kubelet does not register a resource, and what to do."""
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return f"{error} | see the kubelet's log"
+    code, details = error.code(), (error.details() or "").strip()
+    if code is grpc.StatusCode.UNIMPLEMENTED or "not supported by kubelet" in details:
+        return (
+            f"this kubelet does not speak {api.VERSION} ({details})"
+            " | use Kubernetes 1.10 or newer on this node"
+        )
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"no answer within {_PATIENCE:.0f} s | see the kubelet's log, or restart it"
+    if code is grpc.StatusCode.UNAVAILABLE and not os.path.exists(kubelet):
+        return (
+            "the socket does not exist | start the kubelet, and mount its directory"
+            " device-plugins (hostPath) at the same path"
+        )
+    if code is grpc.StatusCode.UNAVAILABLE:
+        last = details.rpartition("connect: ")[2].rpartition("unix:")[2]
+        return (
+            f"{last or 'the connection was closed'} | start the kubelet (systemctl status kubelet),"
+            " and run as a user who may write to its socket"
+        )
+    return f"{details} | see the kubelet's log"
