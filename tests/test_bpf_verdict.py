@@ -114,7 +114,7 @@ def test_a_warning_names_what_the_cgroups_above_deny(
         return 2, (*programs, 9) if effective else (9,)
 
     monkeypatch.setattr(bpf, "query", query)
-    monkeypatch.setattr(bpf_verdict, "_code", programs.__getitem__)
+    monkeypatch.setattr(bpf_verdict, "read_code", programs.__getitem__)
     found = DeviceCgroup(2, "/cg/x", -1, is_root=False).look_above([rule(195, 0), rule(195, 255)])
     if said:
         (finding,) = found

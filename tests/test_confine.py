@@ -232,6 +232,7 @@ ACTING = {
     "recover",
     "snapshot",
     "simulate",
+    "lab",
     "register",
     "unregister",
     "configure",

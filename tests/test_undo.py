@@ -19,6 +19,17 @@ def test_steps_are_undone_newest_first() -> None:
     assert len(log) == 0
 
 
+def test_a_part_of_the_steps_is_undone() -> None:
+    """A run with a number leaves that many of the oldest steps for a later run."""
+    log, order = UndoLog(), list[str]()
+    for name in ("directory", "file", "mount"):
+        log.add(name, lambda name=name: order.append(name))  # type: ignore[misc]
+    assert log.run(down_to=1) == []
+    assert order == ["mount", "file"]
+    assert log.run() == []
+    assert order == ["mount", "file", "directory"]
+
+
 def test_a_step_is_undone_once() -> None:
     """A second run does nothing."""
     log, order = UndoLog(), list[str]()

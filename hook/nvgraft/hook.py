@@ -145,7 +145,7 @@ def _run(arguments: Sequence[str], invocation: Invocation) -> None:
         return
     directory = begin()
     if invocation.command == "prestart":
-        _prestart(invocation, directory)
+        prestart(invocation, directory)
     else:
         _create_symlinks(invocation, directory)
 
@@ -239,7 +239,7 @@ def _usage_error(text: str) -> Refusal:
     return UsageError(text, _USAGE)
 
 
-def _prestart(invocation: Invocation, directory: int) -> None:
+def prestart(invocation: Invocation, directory: int) -> None:
     """Configure the container that the state on stdin names.
 
     :param directory: a descriptor of the working directory, which relative paths are relative to.

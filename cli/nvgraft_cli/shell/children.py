@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     _Handler: TypeAlias = Callable[[int, FrameType | None], None] | signal.Handlers
 
 
+_PR_SET_CHILD_SUBREAPER = 36
+
+
 def wait_for(pid: int) -> int:
     """Wait for the child ``pid``, pass signals on to it, and return its exit code (128 + N for
     signal N).
@@ -45,3 +48,10 @@ def wait_for(pid: int) -> int:
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends (PR_SET_CHILD_SUBREAPER)."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -68,6 +68,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "learn": {
+        "lab": (
+            "lab.command",
+            "walk through a container's start, phase by phase, or build one by hand",
+        ),
         "docker-v1": (
             "docker_v1.command",
             "run docker as nvidia-docker 1.0 did, or serve its volume",

@@ -1,10 +1,6 @@
 """`nvgraft simulate HOST -- COMMAND`: run a command on a GPU host that exists only as a document.
 
-The first child leaves the mount and pid namespaces of this machine. Its child is the first process
-of the new namespaces, builds the host, and starts COMMAND. When COMMAND ends, the kernel kills all
-other processes of its pid namespace, and the mounts disappear with the last process. The mounts are
-made by
-:mod:`nvgraft_cli.simulate.sandbox`, the host by :mod:`nvgraft_cli.simulate.host_maker`.
+:mod:`nvgraft_cli.simulate.running` makes the host and runs COMMAND there.
 """
 
 import argparse
@@ -13,18 +9,13 @@ import json
 import os
 import shlex
 import signal
-import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nvgraft.base.errors import printable
-from nvgraft.system import syscalls
 from nvgraft_cli.shell import logs, nodes, terminal
 from nvgraft_cli.shell.arguments import add_format, add_node, source
-from nvgraft_cli.shell.children import wait_for
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import is_simulated_host, print_document
+from nvgraft_cli.simulate import running
 from nvgraft_specs import gallery
 
 if TYPE_CHECKING:
@@ -33,11 +24,6 @@ if TYPE_CHECKING:
 
 _SCHEMA = "nvgraft.gallery/1"
 
-#: The document of a simulated host, for commands that run on it.
-DOCUMENT = "/run/nvgraft-host.json"
-
-#: The exit code for an error before COMMAND starts: usage, input, or a machine that forbids it.
-_TROUBLE = 2
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127  # as env(1)
 
 _DESCRIPTION = """\
@@ -162,11 +148,6 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(str(error)) from error
 
 
-def _complain(message: str) -> int:
-    print(printable(f"nvgraft simulate: {message}"), file=sys.stderr)
-    return _TROUBLE
-
-
 def _list(form: str) -> None:
     from nvgraft_specs.models.host import load_host
 
@@ -243,12 +224,12 @@ def _fail(names: list[str]) -> int:
     from nvgraft_specs.documents import read_bytes
     from nvgraft_specs.models.host import parse_host
 
-    if not is_simulated_host() or not os.path.exists(DOCUMENT):
+    if not is_simulated_host() or not os.path.exists(running.DOCUMENT):
         raise InputError(
             "--fail without HOST: this is not a simulated host | name a running one with --node,"
             " or write nvgraft simulate --fail WHAT HOST -- COMMAND"
         )
-    host = parse_host(read_bytes(DOCUMENT), DOCUMENT)
+    host = parse_host(read_bytes(running.DOCUMENT), running.DOCUMENT)
     try:
         failures.apply([failures.parse(name, host) for name in names], host)
     except failures.UnknownFailure as error:
@@ -261,28 +242,11 @@ def _fail(names: list[str]) -> int:
 def _simulate(
     name: str, command: list[str], node_name: str | None, fail: list[str], *, nvml: bool
 ) -> int:
-    from nvgraft_cli.simulate import host_maker, sandbox
-    from nvgraft_cli.simulate.standins import failures
-    from nvgraft_cli.simulate.standins.data import has_fabric
-    from nvgraft_specs.documents import read_bytes
-    from nvgraft_specs.models.host import parse_host
-
     if command[0].startswith("-"):
         raise InputError(
             f"option {command[0]!r} after HOST | put options before HOST, and -- before COMMAND"
         )
-    path = gallery.path(name) if name in gallery.names() else name
-    if path == name and not os.path.exists(name):
-        from nvgraft_cli.shell.parser import nearest
-
-        there = ", ".join(gallery.names())
-        raise InputError(
-            f"there is no simulated host and no file {name!r}{nearest(name, gallery.names())}"
-            f" | name one of {there},"
-            " or the path of a host document"
-        )
-    snapshot = read_bytes(path)
-    host = parse_host(snapshot, path)
+    path, snapshot, host = running.read_host(name)
     logs.debug("read", host=path, bytes=len(snapshot))
     wanted = _failures(host, path, fail)
     if os.geteuid() != 0:
@@ -291,33 +255,16 @@ def _simulate(
             f"only root can make device nodes and mounts in a private namespace | {fix}"
         )
     directory = os.getcwd()
-
     node = nodes.Registration(node_name) if node_name else None
-
-    def become_first() -> int:
-        syscalls.set_parent_death_signal(signal.SIGKILL)
-        # /proc is still this machine's, which numbers processes as those outside see them.
-        pid = int(os.readlink("/proc/self"))
-        start = nodes.start_time(pid)
-        notes = sandbox.enter() + host_maker.make(host, snapshot, compiled=nvml)
-        Path(DOCUMENT).write_bytes(snapshot)
-        if has_fabric(host):
-            _start_fabric_manager()
-        for note in notes:
-            logs.get().info(note)
-        failures.apply(wanted, host)
-        if node is not None:
-            node.announce(pid, start)
-        logs.debug("made", host=host.name, gpus=len(host.nvml.gpus), nvml=nvml)
-        return _in_child(lambda: _execute(command, directory))
-
-    def leave_namespaces() -> int:
-        syscalls.set_parent_death_signal(signal.SIGKILL)
-        syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID)
-        return _in_child(become_first)
-
     with node or contextlib.nullcontext():
-        return _in_child(leave_namespaces)
+        return running.on_host(
+            host,
+            snapshot,
+            lambda: _execute(command, directory),
+            failures=wanted,
+            compiled=nvml,
+            node=node,
+        )
 
 
 def _failures(host: "Host", path: str, fail: list[str]) -> "list[HostFailure]":
@@ -349,56 +296,13 @@ def _execute(command: list[str], directory: str) -> int:
     try:
         os.execvp(command[0], command)  # noqa: S606 - the user's own command, as given
     except FileNotFoundError:
-        _complain(
+        running.complain(
             f"{command[0]}: not found | name a program of this machine or of the simulated host"
         )
         return _NOT_FOUND
     except OSError as error:
-        _complain(
+        running.complain(
             f"{command[0]}: cannot be executed: {(error.strerror or str(error)).lower()}"
             " | name a program, and make it executable (chmod +x)"
         )
         return _NOT_EXECUTABLE
-
-
-def _start_fabric_manager() -> None:
-    """Start a process with the name of fabric manager, which a host with NVSwitches has."""
-    from nvgraft_cli.simulate.standins.failures import FABRIC_MANAGER
-
-    if os.fork() == 0:
-        Path("/proc/self/comm").write_text(FABRIC_MANAGER, encoding="ascii")
-        while True:  # the kernel ends it with the first process
-            signal.pause()
-
-
-def _in_child(main: Callable[[], int]) -> int:
-    """Run ``main`` in a child, and return its exit code as :func:`wait_for` does."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid == 0:
-        code = _TROUBLE
-        try:
-            code = main()
-        except (OSError, ValueError) as error:
-            _complain(_explain(error))
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    return wait_for(pid)
-
-
-def _explain(error: OSError | ValueError) -> str:
-    from nvgraft_cli.simulate.standins.failures import UnknownFailure
-
-    if isinstance(error, UnknownFailure):
-        return f"--fail: {error}"
-    if isinstance(error, PermissionError):
-        return (
-            f"{error} | this machine forbids mounts or device nodes:"
-            " run the command outside of a container, or in a privileged one"
-        )
-    if isinstance(error, syscalls.SyscallError) and "overlay" in error.call:
-        return f"{error} | the kernel has no overlay file system: modprobe overlay"
-    return f"{error} | the simulated host could not be built, nothing was changed"

@@ -57,7 +57,7 @@ def look_at(programs: Sequence[int], rules: Sequence[AllowDevice], path: str) ->
     unknown = []
     for program in programs:
         try:
-            code = _code(program)
+            code = read_code(program)
             for rule in rules:
                 if not allows(code, rule.major, rule.minor, rule.access):
                     denied[f"{rule.major}:{rule.minor}"] = None
@@ -80,7 +80,11 @@ def look_at(programs: Sequence[int], rules: Sequence[AllowDevice], path: str) ->
     return []
 
 
-def _code(program: int) -> bytes:
+def read_code(program: int) -> bytes:
+    """Return the instructions of the device program with this id.
+
+    :raises nvgraft.apply.bpf.ProgramError: it cannot be opened or read.
+    """
     fd = bpf.open_program(program)
     try:
         return bpf.fetch(fd)

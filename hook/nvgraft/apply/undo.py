@@ -32,13 +32,14 @@ class UndoLog:
         """
         self._steps.append((what, step))
 
-    def run(self) -> list[str]:
-        """Take everything back, newest first, and return what could not be taken back.
+    def run(self, down_to: int = 0) -> list[str]:
+        """Take steps back, newest first, until ``down_to`` are left; return what could not be taken
+        back.
 
         A failing step does not stop the others.
         """
         left: list[str] = []
-        while self._steps:
+        while len(self._steps) > down_to:
             what, step = self._steps.pop()
             try:
                 _take_back(step)

@@ -1,0 +1,205 @@
+"""`nvgraft lab`: walk through a container's start on a simulated node, or build one by hand."""
+
+import argparse
+import os
+import shlex
+import shutil
+import signal
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from nvgraft.base.errors import printable
+from nvgraft_cli.shell import children, logs, streams, terminal
+from nvgraft_cli.shell.errors import InputError
+
+DEFAULT_HOST = "runfile-a10x2"
+BY_HAND = "by-hand"
+
+#: Bytes of a script.
+_SCRIPT_LIMIT = 1 << 20
+_INTERRUPTED = 130
+
+_DESCRIPTION = """\
+Start a container on a simulated GPU node with the hook's own functions, and stop before each of
+their phases: look around with shells in the container and on the node, go on, go back. The
+container is a real one of runc, which waits meanwhile. BUNDLE is an OCI bundle (default: a small
+container that asks for all GPUs); its own hooks are left out. `nvgraft lab by-hand` builds a
+container with shell commands instead. Needs root and runc. Everything is taken back at the end."""
+
+_EXAMPLES = """\
+examples:
+  sudo nvgraft lab
+  sudo nvgraft lab h100-580 ./web
+  sudo nvgraft lab by-hand
+  printf 'run mounts\\nshell ls -l /dev\\n' | sudo nvgraft lab --script -
+  sudo nvgraft lab --script all.txt --record page.html
+
+exit code: 0 the lab has ended, 1 a command of a script or the start failed, 2 bad usage or
+input"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``lab``."""
+    parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLES
+    parser.add_argument(
+        "host",
+        metavar="HOST",
+        nargs="?",
+        default=DEFAULT_HOST,
+        help="a name of `nvgraft simulate --list`, the path of a nvgraft.host/1 document, or"
+        f" by-hand (default: {DEFAULT_HOST})",
+    )
+    parser.add_argument("bundle", metavar="BUNDLE", nargs="?", help="the directory of a bundle")
+    parser.add_argument(
+        "--script",
+        metavar="FILE",
+        help="obey the commands of FILE, one a line (- reads standard input)",
+    )
+    parser.add_argument(
+        "--record", metavar="FILE", help="write a page of all stops to FILE at the end (HTML)"
+    )
+    parser.add_argument(
+        "--plain",
+        action="store_true",
+        help="lines of text alone, for screen readers: no folding, no completion",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the lab and return the exit code.
+
+    :raises InputError: it cannot begin.
+    """
+    from nvgraft_cli.lab import image
+    from nvgraft_cli.lab.cgroups import Janitor
+    from nvgraft_cli.lab.waiting import bundle_config
+    from nvgraft_cli.simulate import running
+    from nvgraft_specs.documents import DocumentError
+
+    try:
+        _, snapshot, host = running.read_host(args.host)
+    except DocumentError as error:
+        raise InputError(str(error)) from error
+    _check_machine()
+    script = None if args.script is None else _read_script(args.script)
+    if args.bundle is None:
+        image.check()
+    config = None if args.bundle is None else bundle_config(args.bundle)
+    if args.record is not None:
+        _check_writable(args.record)
+    record = os.memfd_create("record")
+    name = f"nvgraft-lab-{uuid.uuid4().hex[:12]}"
+    with Janitor(name):
+        code = running.on_host(
+            host, snapshot, lambda: _work(name, config, script, record, host.name, args)
+        )
+    data = os.pread(record, os.fstat(record).st_size, 0)
+    if args.record is not None and data:
+        from nvgraft_cli.shell.output import write_whole
+
+        write_whole(args.record, data, 0o644)
+    return code
+
+
+def _check_machine() -> None:
+    if os.geteuid() != 0:
+        fix = f"run sudo nvgraft {shlex.join(sys.argv[1:])}"
+        raise InputError(f"only root can make containers and mounts on a simulated node | {fix}")
+    if shutil.which("runc") is None:
+        raise InputError("runc: there is no such program in PATH | run apt-get install runc")
+
+
+def _read_script(path: str) -> list[str]:
+    try:
+        with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
+            data = file.read(_SCRIPT_LIMIT + 1)
+    except OSError as error:
+        raise InputError(
+            f"--script {path}: {(error.strerror or str(error)).lower()} | name a readable file"
+        ) from error
+    if len(data) > _SCRIPT_LIMIT:
+        raise InputError(f"--script {path}: more than {_SCRIPT_LIMIT >> 20} MiB | shorten it")
+    return data.decode("utf-8", "replace").splitlines()
+
+
+def _check_writable(path: str) -> None:
+    directory = os.path.dirname(os.path.abspath(path))
+    if not os.access(directory, os.W_OK):
+        raise InputError(f"--record {path}: {directory} cannot be written | name another file")
+
+
+def _work(
+    name: str,
+    config: dict[str, Any] | None,
+    script: Sequence[str] | None,
+    record: int,
+    host: str,
+    args: argparse.Namespace,
+) -> int:
+    """Be the lab, as a process of the simulated node."""
+    try:
+        return _walk(name, config, script, record, host, args)
+    except InputError as error:
+        print(printable(f"nvgraft lab: {error}"), file=sys.stderr)
+        return error.exit_code
+    except streams.ReaderGone:
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        print("nvgraft lab: interrupted | everything was taken back", file=sys.stderr)
+        return _INTERRUPTED
+
+
+def _walk(
+    name: str,
+    config: dict[str, Any] | None,
+    script: Sequence[str] | None,
+    record: int,
+    host: str,
+    args: argparse.Namespace,
+) -> int:
+    from nvgraft_cli.lab import console, image, node, page
+    from nvgraft_cli.lab.commands import LabCommands
+    from nvgraft_cli.lab.run import LabRun
+    from nvgraft_cli.lab.waiting import StartFailed, WaitingContainer
+    from nvgraft_cli.simulate.demo import DemoFailed
+
+    environment = node.prepare()
+    _end_by(signal.SIGTERM, signal.SIGHUP)
+    children.adopt_orphans()
+    try:
+        container = WaitingContainer(name, node.WORK, config or image.make(f"{node.WORK}/default"))
+        start = LabRun(container)
+        try:
+            start.begin()
+            commands = LabCommands(start, environment, print if args.plain else terminal.show)
+            commands.show()
+            code = console.follow(commands, script)
+            if args.record is not None:
+                os.write(record, page.render(start, host).encode())
+        finally:
+            _uninterrupted(start.end)
+    except (StartFailed, DemoFailed) as error:
+        raise InputError(f"{error} | look at config.json of the bundle", 1) from error
+    logs.debug("ended", stops=len(start.stops))
+    return code
+
+
+def _end_by(*numbers: int) -> None:
+    """Let signals end the lab as Ctrl-C does."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in numbers:
+        signal.signal(number, interrupt)
+
+
+def _uninterrupted(act: Callable[[], None]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    act()

@@ -1,0 +1,191 @@
+"""What a container has at one moment: mounts, files, device rules; and how two moments differ."""
+
+import os
+import stat
+from collections import Counter
+from typing import NamedTuple
+
+from nvgraft.apply import bpf, bpf_verdict, cgroup
+from nvgraft.base.errors import Refusal
+from nvgraft.system.mountinfo import Mount, parse_mountinfo
+
+#: Files that are looked at. An image with more is compared in part, which is said.
+LIMIT = 100_000
+_OPTIONS = frozenset(("ro", "rw", "nosuid", "nodev", "noexec"))
+_DRIVER = "nvidia"
+
+
+class Look(NamedTuple):
+    """A container at one moment.
+
+    :ivar mounts: each as one line; ``files``: path -> what it is; ``rules``: each as one line.
+    :ivar cut: whether there are more files than were looked at.
+    """
+
+    mounts: tuple[tuple[str, str], ...]
+    files: dict[str, str]
+    rules: frozenset[str]
+    cut: bool
+
+
+class Difference(NamedTuple):
+    """What one look has and another has not; each entry is one line for people."""
+
+    mounts: tuple[list[str], list[str]]
+    files: tuple[list[str], list[str]]
+    changed: list[str]
+    rules: tuple[list[str], list[str]]
+    cut: bool
+
+    @property
+    def empty(self) -> bool:
+        """Whether both looks are equal."""
+        return not (any(self.mounts) or any(self.files) or self.changed or any(self.rules))
+
+
+def look_at(pid: int, rootfs: str) -> Look:
+    """Look at the container of the process ``pid``.
+
+    :param rootfs: its root file system as the process sees it; "" once it is the root.
+    :raises OSError: the process has ended.
+    """
+    with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        mounts = parse_mountinfo(file.read())
+    inside = [mount for mount in mounts if f"{mount.point}/".startswith(f"{rootfs}/")]
+    files, cut = _files(f"/proc/{pid}/root{rootfs}", rootfs, inside)
+    shown = tuple((mount.point[len(rootfs) :] or "/", _words(mount)) for mount in inside)
+    return Look(shown, files, _rules(pid), cut)
+
+
+def differ(before: Look, after: Look) -> Difference:
+    """Return what ``after`` has more and less than ``before``."""
+    mounts = _more(before.mounts, after.mounts), _more(after.mounts, before.mounts)
+    covered = {point for side in mounts for point, _ in side}
+    new = [path for path in after.files if path not in before.files]
+    gone = [path for path in before.files if path not in after.files]
+    changed = [
+        f"{path}: {before.files[path]} -> {what}"
+        for path, what in after.files.items()
+        if path not in covered and before.files.get(path, what) != what
+    ]
+    return Difference(
+        (_lines(mounts[0]), _lines(mounts[1])),
+        (
+            [f"{path}  {after.files[path]}" for path in sorted(new)],
+            [f"{path}  {before.files[path]}" for path in sorted(gone)],
+        ),
+        sorted(changed),
+        (sorted(after.rules - before.rules), sorted(before.rules - after.rules)),
+        before.cut or after.cut,
+    )
+
+
+def _more(
+    before: tuple[tuple[str, str], ...], after: tuple[tuple[str, str], ...]
+) -> list[tuple[str, str]]:
+    left = Counter(before)
+    found = []
+    for mount in after:
+        if left[mount]:
+            left[mount] -= 1
+        else:
+            found.append(mount)
+    return found
+
+
+def _lines(mounts: list[tuple[str, str]]) -> list[str]:
+    return [f"{point}  {words}" for point, words in mounts]
+
+
+def _words(mount: Mount) -> str:
+    options = ",".join(word for word in mount.options.split(",") if word in _OPTIONS)
+    source = f" of {mount.root}" if mount.root != "/" else ""
+    return f"{mount.fstype}{source} ({options})"
+
+
+def _files(root: str, rootfs: str, mounts: list[Mount]) -> tuple[dict[str, str], bool]:
+    """Return the files of the root file system and of each tmpfs in it, links not followed."""
+    points = {mount.point[len(rootfs) :]: mount.fstype for mount in mounts}
+    closed = {point for point, fstype in points.items() if fstype != "tmpfs" and point}
+    # A tmpfs of the hook stands in the procfs, which is not listed.
+    todo = ["", *(point for point in points if point not in closed and _below(point, closed))]
+    found: dict[str, str] = {}
+    while todo:
+        directory = todo.pop()
+        try:
+            names = sorted(os.listdir(f"{root}{directory}/"))
+        except OSError:
+            continue  # it is gone, or the root of a user namespace may not list it
+        for name in names:
+            path = f"{directory}/{name}"
+            if len(found) == LIMIT:
+                return found, True
+            try:
+                status = os.lstat(root + path)
+            except OSError:
+                continue
+            found[path] = _what(root + path, status)
+            if stat.S_ISDIR(status.st_mode) and path not in closed:
+                todo.append(path)
+    return found, False
+
+
+def _below(path: str, directories: set[str]) -> bool:
+    return any(path.startswith(f"{directory}/") for directory in directories)
+
+
+def _what(path: str, status: os.stat_result) -> str:
+    mode = f"{stat.S_IMODE(status.st_mode):04o}"
+    if stat.S_ISLNK(status.st_mode):
+        try:
+            return f"-> {os.readlink(path)}"
+        except OSError:
+            return "link"
+    if stat.S_ISDIR(status.st_mode):
+        return f"directory {mode}"
+    if stat.S_ISREG(status.st_mode):
+        return f"file {mode}, {status.st_size} bytes"
+    if stat.S_ISCHR(status.st_mode):
+        return f"device {os.major(status.st_rdev)}:{os.minor(status.st_rdev)} {mode}"
+    return f"{'socket' if stat.S_ISSOCK(status.st_mode) else 'special'} {mode}"
+
+
+def _rules(pid: int) -> frozenset[str]:
+    """Return the device rules of the container's cgroup as lines of cgroup v1.
+
+    Version 2 has programs, which are asked about the driver's nodes of this host.
+    """
+    try:
+        held = cgroup.find_cgroup(pid)
+    except Refusal:
+        return frozenset()
+    try:
+        if held.version == 1:
+            with open(f"{held.path}/devices.list", encoding="ascii") as file:
+                return frozenset(file.read().splitlines())
+        directory = os.open(held.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            codes = [bpf_verdict.read_code(program) for program in bpf.query(directory)[1]]
+        finally:
+            os.close(directory)
+        return frozenset(
+            f"c {major}:{minor} rw"
+            for major, minor in _driver_nodes()
+            if codes and all(bpf_verdict.allows(code, major, minor, "rw") for code in codes)
+        )
+    except (OSError, bpf.ProgramError, bpf_verdict.Unknown):
+        return frozenset()
+    finally:
+        held.close()
+
+
+def _driver_nodes() -> list[tuple[int, int]]:
+    found = []
+    for directory, _, names in os.walk("/dev"):
+        for name in names:
+            path = f"{directory}/{name}"
+            if _DRIVER in path:
+                status = os.lstat(path)
+                if stat.S_ISCHR(status.st_mode):
+                    found.append((os.major(status.st_rdev), os.minor(status.st_rdev)))
+    return sorted(found)
