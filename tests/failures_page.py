@@ -37,7 +37,7 @@ def _rows(failure: str) -> Iterator[str]:
             continue
         yield f"At the stage *{row['stage']}*: {_named(row['cause'])}.\n\n"
         for other in row.get("otherwise", ()):
-            yield f"- {_named(other)}\n"
+            yield f"- {_named(other if isinstance(other, str) else other['text'])}\n"
         for step in row["next"]:
             yield f"- {_named(shared[step[1:]] if step.startswith('=') else step)}\n"
         yield "\n"

@@ -72,7 +72,7 @@ def test_rows_are_well_formed() -> None:
     """Rows have known keys and values, their groups exist, and commands of nvgraft exist."""
     required = {"id", "stage", "says", "cause", "next"}
     keys = required | {"failure", "fixed_by", "pattern", "cuda", "nvml", "symptom", "otherwise"}
-    keys |= {"hides"}
+    keys |= {"hides", "on"}
     shared = DATA["host"]["steps"]
     names = {row["id"] for row in ROWS}
     assert len({row["id"] for row in ROWS}) == len(ROWS)
@@ -86,7 +86,12 @@ def test_rows_are_well_formed() -> None:
             phrase == phrase.lower().strip() or phrase.endswith(" ") for phrase in row["says"]
         )
         steps = [shared[step[1:]] if step.startswith("=") else step for step in row["next"]]
-        texts = (row["cause"], *row.get("otherwise", ()), *steps)
+        others = [
+            other if isinstance(other, str) else other["text"] for other in row.get("otherwise", ())
+        ]
+        on = {other["on"] for other in row.get("otherwise", ()) if not isinstance(other, str)}
+        assert on | {row.get("on", "slurm")} <= set(DATA["tables"]["contexts"])
+        texts = (row["cause"], *others, *steps)
         groups = re.compile(row["pattern"]).groups if "pattern" in row else 0
         used = [each for text in texts for each in re.findall(r"\{(\d)(?::(\w+))?\}", text)]
         assert max((int(group) for group, _ in used), default=0) <= groups
@@ -99,7 +104,7 @@ def test_rows_are_well_formed() -> None:
 def test_no_two_rows_say_the_same() -> None:
     """No two rows have nearly the same causes, and no phrase alone decides for two rows."""
     said = [
-        (row["id"], set(re.findall(r"\w+", " ".join((row["cause"], *row.get("otherwise", ()))))))
+        (row["id"], set(re.findall(r"\w+", f"{row['cause']} {row.get('otherwise', '')}")))
         for row in ROWS
     ]
     alike = [
@@ -153,9 +158,14 @@ WRAPPINGS = {
     "paste", [MISMATCH, "nvidia-container-cli: device error: 2: unknown device", PASTES[24][1]]
 )
 def test_a_wrapped_error_is_recognised(wrapping: str, paste: str) -> None:
-    """A wrapped error has the meanings and the stage of the bare error."""
+    """A wrapped error has the meanings and the stage of the bare error.
+
+    Causes that only the wrapping's engine has may be told beside them.
+    """
     bare, wrapped = analyse(paste), analyse(wrapping.replace("{}", paste))
-    assert wrapped.meanings == bare.meanings != ()
+    (one,), (other,) = bare.meanings, wrapped.meanings
+    assert (other.id, other.cause, other.next) == (one.id, one.cause, one.next)
+    assert set(other.otherwise) >= set(one.otherwise)
     assert wrapped.stage == bare.stage != ""
 
 
@@ -369,6 +379,18 @@ def test_a_table_tells_what_a_group_is() -> None:
     ):
         (library,) = analyse(f"ImportError: {name}: cannot open shared object file").meanings
         assert packages in library.cause
+
+
+def test_a_cause_of_the_surroundings_is_told_where_the_paste_names_them() -> None:
+    """A cause that only Jetsons have comes first where the paste is of one, and nowhere else."""
+    line = "ImportError: libcurand.so.10: cannot open shared object file: No such file"
+    assert ids(line) == ["cuda-toolkit-library"]
+    assert ids(f"docker run --runtime nvidia l4t-ml:r32\n{line}") == ["jetson-cuda-library"]
+    line = "CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"
+    (plain,) = analyse(line).meanings
+    (slurm,) = analyse(f"srun --gres=gpu:1 a.out\n{line}").meanings
+    assert "ConstrainDevices" not in "".join(plain.otherwise)
+    assert "ConstrainDevices" in slurm.otherwise[0]
 
 
 def test_what_says_less_of_the_same_error_is_left_out() -> None:

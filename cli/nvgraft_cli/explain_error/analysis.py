@@ -5,8 +5,9 @@ and some escape it once more. The known errors are data: :mod:`nvgraft_specs.err
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 
 from nvgraft_cli.explain_error.known import WORD, KnownError, Layer, filled, known
@@ -205,8 +206,9 @@ def _place(reading: _Reading) -> tuple[int, int]:
 def _read(block: str, reading: _Reading) -> None:
     """Add what ``block`` shows to ``reading``."""
     small = lower(block).replace("\n", " ")
-    for row, hit in sorted(_hits(block, small), key=lambda pair: pair[1].start):
-        reading.meanings.setdefault(row.id, (row, _meaning(row, block, hit)))
+    causes = [pair for pair in reading.meanings.values() if not pair[0].symptom]
+    if len(_ranked(causes)) < MOST:
+        _read_rows(block, small, reading)
     for layer in known().layers:
         if layer.name not in reading.layers and any(
             _complains(block, small, phrase) for phrase in layer.says
@@ -219,6 +221,14 @@ def _read(block: str, reading: _Reading) -> None:
     if not reading.of_gpus and any(word in small for word in _OF_GPUS):
         others = _OF_OTHERS.sub("", small)
         reading.of_gpus = any(word in others for word in _OF_GPUS)
+
+
+def _read_rows(block: str, small: str, reading: _Reading) -> None:
+    """Add the rows that match ``block`` to ``reading``."""
+    contexts = cache(lambda: _contexts(small))
+    for row, hit in sorted(_hits(block, small, contexts), key=lambda pair: pair[1].start):
+        if row.id not in reading.meanings:
+            reading.meanings[row.id] = (row, _meaning(row, block, hit, contexts))
 
 
 def _complains(block: str, small: str, phrase: str) -> bool:
@@ -235,18 +245,33 @@ def _complains(block: str, small: str, phrase: str) -> bool:
     return False
 
 
-def _hits(block: str, small: str) -> Iterator[tuple[KnownError, _Hit]]:
-    """Yield each row that matches, if no row before it has matched the same words."""
+def _contexts(small: str) -> frozenset[str]:
+    """Return the surroundings that a block names: the engine, the machine, the step."""
+    return frozenset(name for name, regex in known().contexts.items() if regex.search(small))
+
+
+def _hits(
+    block: str, small: str, contexts: Callable[[], frozenset[str]]
+) -> Iterator[tuple[KnownError, _Hit]]:
+    """Yield each row that matches, if no row before it has matched the same words.
+
+    A row that hides those rows is yielded all the same.
+    """
     spelled = _numbers(block, small)
     words = frozenset(WORD.findall(small))
-    spans: list[tuple[int, int]] = []
+    spans: list[tuple[int, int, str]] = []
     for row in known().rows:
         hit = _phrase(row, block, small, words)
         if hit is None:
             hit = next((spelled[number] for number in row.numbers if number in spelled), None)
-        if hit is None or any(start < hit.end and hit.start < end for start, end in spans):
+        if hit is None or any(
+            start < hit.end and hit.start < end and name not in row.hides
+            for start, end, name in spans
+        ):
             continue
-        spans.append((hit.start, hit.end))
+        if row.on and row.on not in contexts():
+            continue
+        spans.append((hit.start, hit.end, row.id))
         yield row, hit
 
 
@@ -287,7 +312,9 @@ def _numbers(block: str, small: str) -> dict[tuple[str, int], _Hit]:
     return found
 
 
-def _meaning(row: KnownError, block: str, hit: _Hit) -> Meaning:
+def _meaning(
+    row: KnownError, block: str, hit: _Hit, contexts: Callable[[], frozenset[str]]
+) -> Meaning:
     def fill(text: str) -> str:
         return filled(text, hit.groups)
 
@@ -299,7 +326,11 @@ def _meaning(row: KnownError, block: str, hit: _Hit) -> Meaning:
         block[hit.start : hit.end].replace("\n", " ")[:_QUOTED],
         row.fixed_by,
         fill(row.cause),
-        tuple(map(fill, row.otherwise)),
+        tuple(
+            fill(text)
+            for context, text in sorted(row.otherwise, key=lambda other: not other[0])
+            if not context or context in contexts()
+        ),
         tuple(map(fill, row.next)),
     )
 

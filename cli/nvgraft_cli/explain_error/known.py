@@ -28,8 +28,9 @@ class KnownError:
     numbers: tuple[tuple[str, int], ...]
     symptom: bool
     hides: tuple[str, ...]
+    on: str
     cause: str
-    otherwise: tuple[str, ...]
+    otherwise: tuple[tuple[str, str], ...]
     next: tuple[str, ...]
 
     @cached_property
@@ -91,6 +92,7 @@ class Known:
     :ivar words: what programs print in other languages, longest first, and the English words.
     :ivar general: the meanings of words in general, the telling ones first.
     :ivar checks: the two checks for an unknown error, by the place of the program that said it.
+    :ivar contexts: how a paste names the surroundings of which a cause depends, by name.
     :ivar tables: what a text says of a group, by the table's name: patterns and texts in order.
     """
 
@@ -100,6 +102,7 @@ class Known:
     spellings: tuple[Spelling, ...]
     general: tuple[Word, ...]
     checks: dict[str, tuple[str, ...]]
+    contexts: dict[str, re.Pattern[str]]
     tables: dict[str, tuple[tuple[re.Pattern[str], str], ...]]
 
 
@@ -134,6 +137,7 @@ def known() -> Known:
             for row in tables["general"]
         ),
         {place: tuple(map(_bare, steps)) for place, steps in tables["checks"].items()},
+        {name: re.compile(pattern) for name, pattern in tables["contexts"].items()},
         {
             name: tuple((re.compile(pattern, re.IGNORECASE), _bare(text)) for pattern, text in rows)
             for name, rows in tables["tables"].items()
@@ -152,8 +156,12 @@ def _row(row: dict[str, Any], steps: dict[str, str]) -> KnownError:
         numbers=tuple((of, number) for of in ("cuda", "nvml") for number in row.get(of, ())),
         symptom=row.get("symptom", False),
         hides=tuple(row.get("hides", ())),
+        on=row.get("on", ""),
         cause=_bare(row["cause"]),
-        otherwise=tuple(map(_bare, row.get("otherwise", ()))),
+        otherwise=tuple(
+            ("", _bare(other)) if isinstance(other, str) else (other["on"], _bare(other["text"]))
+            for other in row.get("otherwise", ())
+        ),
         next=tuple(
             _bare(steps[step[1:]] if step.startswith("=") else step) for step in row["next"]
         ),

@@ -23,7 +23,7 @@ _OVERLAP = 1 << 12
 
 _ESCAPED_ESCAPE = re.compile(r"(?<!\\)\\+(?:u001b|x1b|033)|#033", re.IGNORECASE)
 _TERMINAL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z]")
-_COLOUR = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3}){0,4})?m")
+_COLOUR = re.compile(r"\[\d{1,3}(?:;\d{1,3}){0,4}m|\[m(?![a-z])")
 # The lookbehind makes a long row of backslashes match once, not at each backslash.
 _ESCAPED_UNICODE = re.compile(r"(?<!\\)\\+u00(22|26|27|3c|3e|60)", re.IGNORECASE)
 _ESCAPED_SPACE = re.compile(r"(?<!\\)\\+([nrt])")

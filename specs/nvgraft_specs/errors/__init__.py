@@ -17,9 +17,11 @@ Keys of an ``[[error]]``:
 - ``cuda``, ``nvml``: error numbers of CUDA and of NVML that the row explains, however a program
   spells them (cuda.toml).
 - ``symptom``: true where another error in the same paste explains more.
+- ``on``: the context (tables.toml) that the paste has to name for this row.
 - ``hides``: rows that say less of the same error, and are left out where this one is found.
 - ``cause``: the likeliest cause.
-- ``otherwise``: other causes, each with the observation that tells it apart.
+- ``otherwise``: other causes, each with the observation that tells it apart. One with a key ``on``
+  is told, before the others, where the paste names that context (tables.toml).
 - ``next``: what to do next; ``=NAME`` is the step NAME of host.toml. Commands stand in backticks,
   which are not printed.
 """
