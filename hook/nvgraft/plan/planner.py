@@ -515,7 +515,8 @@ class _Planner:
         if device.node is None:
             hint = (
                 "the host lacks the node: load the nvidia modules and run nvidia-modprobe, or"
-                " set load-kmods = true"
+                " set load-kmods = true; on a Jetson or WSL2, which have no such node, start the"
+                " container with nvgraft-runtime in mode auto"
             )
             raise Refusal("mount", f"stat failed: {device.path}: no such file or directory", hint)
         if device.node.type != "char" or device.node.rdev != device.rdev:
