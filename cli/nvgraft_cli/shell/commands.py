@@ -52,7 +52,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "cdi.command",
             "write a CDI specification (Container Device Interface) of a host",
         ),
-        "export": ("export.command", "write what other systems read of a host: Kubernetes pods"),
+        "export": (
+            "export.command",
+            "write what other systems read of a host: Kubernetes pods and nodes",
+        ),
         "simulate": ("simulate.command", "run a command on a simulated GPU host"),
         "inventory": (
             "inventory.command",

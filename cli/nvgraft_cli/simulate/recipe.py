@@ -254,6 +254,23 @@ def _node(recipe: _Recipe) -> Iterator[tuple[str, dict[str, Any]]]:
     if recipe.profile.mig:
         for number, name in ((1, "config"), (2, "monitor")):
             yield from _capability(f"mig/{name}", number)
+    if recipe.mig:
+        yield "/proc/driver/nvidia-caps/mig-minors", _text(_mig_minors(recipe.gpus))
+
+
+def _mig_minors(gpus: int) -> str:
+    """Return the minor of each possible instance of so many GPUs, as the driver lists them."""
+    lines = ["config 1", "monitor 2"]
+    for gpu in range(gpus):
+        for instance in range(_CAPS_GPU // _CAPS_INSTANCE):
+            first = _CAPS_FIRST + gpu * _CAPS_GPU + instance * _CAPS_INSTANCE
+            name = f"gpu{gpu}/gi{instance}"
+            lines.append(f"{name}/access {first}")
+            lines += [
+                f"{name}/ci{compute}/access {first + 1 + compute}"
+                for compute in range(_CAPS_INSTANCE - 1)
+            ]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _capabilities(gpu: int, instance: int, compute: int) -> Iterator[tuple[str, dict[str, Any]]]:
