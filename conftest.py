@@ -29,6 +29,8 @@ DRIVER_PACKAGES = CHECKOUT / ".cache/drivers"
 CUDA_PACKAGES = CHECKOUT / ".cache/cuda"
 #: containerd and Docker of Debian 13, unpacked.
 CDI_ENGINES = CHECKOUT / ".cache/engines"
+#: A root file system and Python packages, of which the device plugin's image is built.
+PLUGIN_IMAGE = CHECKOUT / ".cache/plugin-image"
 IN_CI = os.environ.get("CI") == "true"
 #: Further recorded behaviour and its rigs, which only some checkouts have beside them.
 SHARED_RECORDS = CHECKOUT.parent / "shared" / "reference"
@@ -145,6 +147,11 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "containerd": _program("containerd"),
     "runsc": lambda: "" if RUNSC.exists() else f"no {RUNSC} here (./dev test)",
     "cdi-engines": lambda: "" if CDI_ENGINES.exists() else f"no {CDI_ENGINES} here (./dev test)",
+    "plugin-image": lambda: (
+        ""
+        if (PLUGIN_IMAGE / "requirements.txt").exists()
+        else f"no {PLUGIN_IMAGE} here (./dev test)"
+    ),
     "driver-packages": lambda: (
         "" if (DRIVER_PACKAGES / "trixie").exists() else f"no {DRIVER_PACKAGES} here (./dev test)"
     ),

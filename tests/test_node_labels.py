@@ -3,13 +3,15 @@
 import json
 import os
 import signal
+import socket
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from nvgraft_device_plugin import cdi_files, main
+from nvgraft_device_plugin import cdi_files, main, prepare
 from nvgraft_device_plugin.configuration import Configuration, load
 from nvgraft_device_plugin.devices import MigDevice, MigProfile, Node, NodeGpu
 from nvgraft_device_plugin.errors import ConfigurationError, NodeError
@@ -339,3 +341,69 @@ def test_a_document_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "host.json").write_text("{}")
     with pytest.raises(ConfigurationError, match=r"--host .*host.json: \$"):
         RecordedSource(str(tmp_path / "host.json"))
+
+
+# ---- prepare
+
+
+def test_a_user_is_added_to_an_access_control_list() -> None:
+    """The mode stays for the others; a user that is there gets all rights."""
+    once = prepare.with_user(prepare.of_mode(0o750), 65534)
+    entries = [struct.unpack("<HHI", once[at : at + 8]) for at in range(4, len(once), 8)]
+    none = 0xFFFFFFFF
+    assert entries == [(1, 7, none), (2, 7, 65534), (4, 5, none), (0x10, 7, none), (0x20, 0, none)]
+    assert prepare.with_user(once, 65534) == once
+
+
+def test_prepare_opens_a_directory_and_what_is_made_there(tmp_path: Path) -> None:
+    """The lists of the directory, of its sockets, and of new files have the user."""
+    place = tmp_path / "kubelet"
+    place.mkdir(0o750)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place / "kubelet.sock"))
+        assert main.main(["prepare", "--user=4711", str(place)]) == 0
+    (place / "new").write_text("")
+    user = struct.pack("<HHI", 2, 7, 4711)
+    for path in (place, place / "kubelet.sock", place / "new"):
+        assert user in os.getxattr(path, "system.posix_acl_access")
+
+
+def test_prepare_opens_sockets_that_are_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --keep, also one that the umask of its maker has closed; a socket of somebody else and
+    one that goes are left alone.
+    """
+    path = tmp_path / "kubelet.sock"
+    lists: list[bytes] = []
+    listener = socket.socket(socket.AF_UNIX)
+
+    def wait(_signals: object, _seconds: float) -> object:
+        if not path.exists():
+            umask = os.umask(0o022)
+            listener.bind(str(path))
+            os.umask(umask)
+        lists.append(os.getxattr(path, "system.posix_acl_access"))
+        return None if len(lists) < 3 else SimpleNamespace(si_signo=signal.SIGTERM)
+
+    monkeypatch.setattr(signal, "sigtimedwait", wait)
+    with listener:
+        assert main.main(["prepare", "--keep", str(tmp_path)]) == 0
+    mask = struct.pack("<HHI", 0x10, 7, 0xFFFFFFFF)
+    assert [mask in acl for acl in lists] == [False, True, True]
+    assert struct.pack("<HHI", 2, 7, 65534) in lists[1]
+    os.removexattr(path, "system.posix_acl_access")
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    prepare.open_sockets(str(tmp_path), 65534)
+    with pytest.raises(OSError):
+        os.getxattr(path, "system.posix_acl_access")
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "listdir", lambda _: ["gone"])
+    prepare.open_sockets(str(tmp_path), 65534)
+
+
+def test_prepare_says_what_it_cannot_open(tmp_path: Path, capsys: Any) -> None:
+    """One line with cause and fix, and exit code 1."""
+    with pytest.raises(SystemExit, match="1"):
+        main.main(["prepare", str(tmp_path / "nothing")])
+    assert "nothing: No such file or directory | run this as root" in capsys.readouterr().err

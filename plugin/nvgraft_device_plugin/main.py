@@ -8,7 +8,7 @@ import traceback
 import structlog
 
 from nvgraft import __version__
-from nvgraft_device_plugin import explain, features
+from nvgraft_device_plugin import explain, features, prepare
 from nvgraft_device_plugin.configuration import FLAGS, LABEL_FLAGS, Flag
 from nvgraft_device_plugin.manager import Manager, configure_log
 
@@ -16,7 +16,7 @@ from nvgraft_device_plugin.manager import Manager, configure_log
 def main(argv: list[str] | None = None) -> int:
     """Serve this node's GPUs to the kubelet; return the exit code."""
     words = sys.argv[1:] if argv is None else argv
-    if {"--help", "-h", "-help"} & set(words):
+    if {"--help", "-h", "-help"} & set(words) and words[:1] != ["prepare"]:
         print(_usage())
         return 0
     if {"--version", "-version"} & set(words):
@@ -26,6 +26,8 @@ def main(argv: list[str] | None = None) -> int:
         answer, code = explain.text(words[1:], os.environ)
         print(answer)
         return code
+    if words[:1] == ["prepare"]:
+        return prepare.run(words[1:])
     if words[:1] == ["labels"]:
         return features.run(
             words[1:], os.environ, lambda line: print(f"labels: {line}", file=sys.stderr)
@@ -50,10 +52,12 @@ async def _run(words: list[str]) -> int:
 def _usage() -> str:
     lines = [
         "usage: nvgraft-device-plugin [explain | labels] [--FLAG=VALUE]...",
+        "       nvgraft-device-plugin prepare [--user UID] DIRECTORY...",
         "",
         "Serves the GPUs of this node to the kubelet. explain: prints the chain from the driver to",
         "the kubelet, with the first link that is broken. labels: prints the node's labels, as GPU",
-        "feature discovery does, or keeps them in a file.",
+        "feature discovery does, or keeps them in a file. prepare: lets a user that is not root",
+        "use the kubelet's directory.",
         "",
         "flags, and their variables:",
         *(line for flag in FLAGS for line in _described(flag)),
