@@ -143,6 +143,10 @@ def test_the_image_serves_a_recorded_host(podman: Podman, tmp_path: Path) -> Non
         assert answer.cdi_devices[0].name == f"k8s.device-plugin.nvidia.com/gpu={min(devices)}"
         assert appears(tmp_path / "features/nvgraft")
         assert os.listdir(tmp_path / "cdi") == ["k8s.device-plugin.nvidia.com-gpu.json"]
+        probe = plugin["livenessProbe"]["httpGet"]
+        url = f"http://localhost:{plugin['ports'][0]['containerPort']}{probe['path']}"
+        ask = f"import urllib.request as r; print(r.urlopen({url!r}, timeout=20).status)"
+        assert podman.run("exec", "plugin", "python3", "-c", ask) == "200\n"
         status = podman.run("exec", "plugin", "cat", "/proc/self/status")
         assert "CapEff:\t0000000000000000\n" in status
         assert "Uid:\t65534\t65534" in status
