@@ -21,13 +21,13 @@ from nvgraft.cdi.specification import HookProgram, host_spec
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft.plan.actions import AllowDevice, Bind, Plan, Tmpfs, Why
 from nvgraft_cli.case.hosts import read_snapshot
-from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.case.specifications import parse_specification
 from nvgraft_cli.cdi import DEFAULT_STRATEGIES, HOOK, spec
 from nvgraft_cli.cdi.planned import planned_spec
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.snapshot.recording import record
 from nvgraft_specs import gallery
+from planned import plan_bundle
 
 Captured = pytest.CaptureFixture[str]
 Document = dict[str, Any]

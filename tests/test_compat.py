@@ -14,8 +14,8 @@ from nvgraft.container.offline_target import OfflineTarget
 from nvgraft.host.snapshot import SnapshotTree
 from nvgraft.plan.actions import Bind, UpdateLoaderCache
 from nvgraft.plan.compat import compat_directory
-from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_specs import gallery
+from planned import plan_bundle
 
 LOOP = "too many levels of symbolic links"
 DRIVER = "535.104.05"

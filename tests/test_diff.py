@@ -11,7 +11,6 @@ import yaml
 from bundles import EVERYTHING, make_bundle
 from images import docker_save
 from nvgraft.plan.document import plan_document
-from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.case.specifications import parse_specification
 from nvgraft_cli.diff.compare import compare
 from nvgraft_cli.diff.readers import (
@@ -26,6 +25,7 @@ from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.main import main
 from nvgraft_specs import gallery
 from nvgraft_specs.models.diff import Change, Diff
+from planned import plan_bundle
 
 Captured = pytest.CaptureFixture[str]
 Document = dict[str, Any]

@@ -19,11 +19,12 @@ from documents import read_document
 from nvgraft.plan.actions import AllowDevice, Bind, Symlink, Tmpfs, WriteFile
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.hosts import open_host
-from nvgraft_cli.case.planning import Case, plan_bundle
+from nvgraft_cli.case.planning import Case
 from nvgraft_cli.explain.directories import TreeNode, before_and_after
 from nvgraft_cli.shell import documentation
 from nvgraft_cli.shell.main import main
 from nvgraft_specs import gallery
+from planned import plan_bundle
 
 Captured = pytest.CaptureFixture[str]
 Document = dict[str, Any]

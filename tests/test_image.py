@@ -33,10 +33,10 @@ from nvgraft.plan.actions import Injection
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.image import tree as image_tree
 from nvgraft_cli.case.image.archive import is_image, open_image
-from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.shell.progress import Progress
+from planned import plan_bundle
 
 Captured = pytest.CaptureFixture[str]
 

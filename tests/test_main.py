@@ -6,7 +6,7 @@ import pytest
 
 from nvgraft import __version__
 from nvgraft_cli.container_cli import COMMANDS
-from nvgraft_cli.plan import command as plan_command
+from nvgraft_cli.pods import opening
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.shell.parser import whole_program
 
@@ -49,7 +49,7 @@ def test_an_interrupt_prints_no_traceback(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(plan_command, "plan_bundle", interrupted)
+    monkeypatch.setattr(opening, "opened_case", interrupted)
     assert main(["plan"]) == 130
     assert capsys.readouterr() == ("", "")
 

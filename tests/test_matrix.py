@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from bundles import EVERYTHING, make_bundle
-from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.matrix import compute as matrices
 from nvgraft_cli.shell.main import main
 from nvgraft_specs import gallery
 from nvgraft_specs.models.matrix import Matrix
+from planned import plan_bundle
 
 Captured = pytest.CaptureFixture[str]
 

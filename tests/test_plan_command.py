@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bundles import EVERYTHING, make_bundle
-from nvgraft_cli.plan import command as plan_command
+from nvgraft_cli.pods import opening
 from nvgraft_cli.shell.main import main
 from nvgraft_specs.models.plan import parse_plan
 
@@ -142,7 +142,7 @@ def test_a_missing_permission_is_one_line(
     def forbidden(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "/b/rootfs/root/\x1bx")
 
-    monkeypatch.setattr(plan_command, "plan_bundle", forbidden)
+    monkeypatch.setattr(opening, "opened_case", forbidden)
     assert main(["plan", "--bundle", bundle, "--host", "eks-t4"]) == 2
     err = capsys.readouterr().err
     assert err.startswith("nvgraft plan: /b/rootfs/root/\\x1bx: permission denied | ")

@@ -13,9 +13,9 @@ from nvgraft.host.snapshot import snapshot_host
 from nvgraft.plan.actions import AllowDevice, Injection, Plan
 from nvgraft_cli.case import hosts as host_sides
 from nvgraft_cli.case.hosts import read_snapshot
-from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
+from planned import plan_bundle
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from nvgraft.plan.actions import AllowDevice, Bind, Plan, Symlink, Tmpfs, WriteFile
-from nvgraft_cli.case.planning import plan_bundle
+from planned import plan_bundle
 
 REFERENCE = Path(__file__).parent / "fixtures" / "reference"
 HOSTS = ("al460", "d470", "d535", "d535x32", "mig570", "run560")

@@ -19,7 +19,6 @@ from nvgraft.host.inventory import read_inventory
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft.plan.document import plan_document
 from nvgraft_cli.case.hosts import read_snapshot
-from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.case.processor import read_isa_level
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.main import main
@@ -27,6 +26,7 @@ from nvgraft_cli.simulate.stubs import shared_object
 from nvgraft_cli.snapshot.package import open_package
 from nvgraft_cli.snapshot.recording import record
 from nvgraft_specs import gallery
+from planned import plan_bundle
 
 Captured = pytest.CaptureFixture[str]
 

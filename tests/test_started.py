@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bundles import EVERYTHING, make_bundle
-from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.shell.main import main
+from planned import plan_bundle
 
 Captured = pytest.CaptureFixture[str]
 HOST = "runfile-a10x2"

@@ -11,9 +11,9 @@ from bundles import EVERYTHING, make_bundle
 from documents import read_document
 from nvgraft.plan.actions import Bind
 from nvgraft_cli.case.hosts import read_snapshot
-from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.shell.main import main
 from nvgraft_specs import catalogue, gallery, names
+from planned import plan_bundle
 
 Captured = pytest.CaptureFixture[str]
 Document = dict[str, Any]

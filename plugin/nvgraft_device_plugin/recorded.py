@@ -1,5 +1,5 @@
-"""Read a node from a ``nvgraft.host/1`` document, with the answers that NVML gives on a simulated
-host.
+"""Make a node of a ``nvgraft.host/1`` document, with the answers that NVML gives on a simulated
+host, or of the driver's report.
 """
 
 from nvgraft.cdi.platform import platform
@@ -40,6 +40,34 @@ def read_node(host: Host, engine_host: EngineHost) -> Node:
         _scores(host.topology, gpus),
         dict(read_mig_minors(tree)),
     )
+
+
+def read_reported_node(engine_host: EngineHost) -> Node:
+    """Return the node of a host of which only the driver's report is known: without topology, the
+    memory of GPUs, and the profiles of MIG devices.
+    """
+    report = engine_host.report
+    gpus = tuple(
+        NodeGpu(
+            index=index,
+            minor=gpu.minor,
+            uuid=gpu.uuid,
+            bus_id=gpu.bus_id.upper(),
+            model=gpu.model,
+            brand=gpu.brand,
+            arch=gpu.arch,
+            memory=0,
+            numa_node=None,
+            mig_enabled=_MIG_MODES[gpu.mig],
+            mig_devices=tuple(
+                MigDevice(mig.uuid, mig.gpu_instance, mig.compute_instance, UNKNOWN_PROFILE)
+                for mig in gpu.mig_devices
+            ),
+        )
+        for index, gpu in enumerate(report.gpus)
+    )
+    minors = dict(read_mig_minors(engine_host.tree))
+    return Node("nvml", report.driver_version, report.cuda_version, gpus, {}, minors)
 
 
 def _gpu(host: Host, index: int) -> NodeGpu:

@@ -235,4 +235,29 @@ FAILURES = (
         "a program uses NVIDIA's CUDA runtime on a simulated host",
         "integrity checks failed",
     ),
+    Failure(
+        "pod-runtime-class",
+        "the pod names no runtime class, and the engine's default runtime adds no driver",
+        "nvidia-smi: command not found",
+    ),
+    Failure(
+        "pod-strategy",
+        "the way in which the device plugin hands devices on is not heeded",
+        "NVIDIA_VISIBLE_DEVICES=/var/run/nvidia-container-devices",
+    ),
+    Failure(
+        "pod-all-gpus",
+        "a pod gets GPUs that it has not asked the kubelet for",
+        "NVIDIA_VISIBLE_DEVICES=all",
+    ),
+    Failure(
+        "pod-cpu-manager",
+        "the kubelet's static CPU manager takes the devices away",
+        "cpu-manager-policy=static",
+    ),
+    Failure(
+        "pod-dra-and-plugin",
+        "a node gives the same GPUs by the device plugin and by DRA",
+        "the device-plugin and DRA driver for GPUs cannot both be enabled",
+    ),
 )

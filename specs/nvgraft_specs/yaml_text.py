@@ -13,7 +13,7 @@ from nvgraft_specs.documents import DEPTH_LIMIT, SIZE_LIMIT, VALUE_LIMIT, Docume
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
 #: A number that Python does not convert. One to the base 60 (``1:59:59``) takes a time that grows
@@ -40,11 +40,39 @@ def load_yaml(raw: bytes, path: str) -> Any:
     :raises DocumentError: when it is not YAML, too large or too deep, has a member twice, or
         something that JSON does not have.
     """
+
+    def load() -> Any:
+        node = _compose(raw)
+        return None if node is None else _Values().value(node, 0)
+
+    return _explained(load, path)
+
+
+def load_yaml_stream(raw: bytes, path: str) -> list[Any]:
+    """Return the values of the documents of a YAML text, which ``---`` separates; empty ones are
+    left out. The bounds count for all of them together.
+
+    :raises DocumentError: see :func:`load_yaml`.
+    """
+
+    def load() -> list[Any]:
+        import yaml
+
+        _check_bounds(raw)
+        values = _Values()
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        found = [values.value(node, 0) for node in yaml.compose_all(raw, loader)]
+        return [value for value in found if value is not None]
+
+    loaded: list[Any] = _explained(load, path)
+    return loaded
+
+
+def _explained(load: Callable[[], Any], path: str) -> Any:
     import yaml
 
     try:
-        node = _compose(raw)
-        return None if node is None else _Values().value(node, 0)
+        return load()
     except _Fault as fault:
         cause, mark = fault.cause, fault.mark
     except yaml.YAMLError as error:
@@ -88,6 +116,17 @@ def _compose(raw: bytes) -> Any:
     """
     import yaml
 
+    _check_bounds(raw)
+    return yaml.compose(raw, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def _check_bounds(raw: bytes) -> None:
+    """Check the number of nodes of a text and its depth.
+
+    :raises _Fault: there are too many, or it is too deep.
+    """
+    import yaml
+
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     depth = 0
     for number, event in enumerate(yaml.parse(raw, loader)):
@@ -100,7 +139,6 @@ def _compose(raw: bytes) -> Any:
             raise _Fault(f"nested too deeply: more than {DEPTH_LIMIT} levels", event.start_mark)
         if isinstance(event, yaml.ScalarEvent) and _LONG_NUMBER.fullmatch(event.value):
             raise _Fault("a number has too many digits", event.start_mark)
-    return yaml.compose(raw, loader)
 
 
 class _Values:

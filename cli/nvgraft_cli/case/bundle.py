@@ -331,6 +331,20 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
     raise InputError(f"{path}: {cause}: --container must name {_WHAT}")
 
 
+def unknown_image(label: str) -> ContainerSide:
+    """Return the container of an image of which nothing is known, with an empty root file system.
+
+    :param label: what the user has given in its place.
+    """
+    return ContainerSide(
+        label,
+        "/",
+        _config_json({}, "rootfs", ()),
+        lambda *_: EmptyTree("/rootfs"),
+        rootfs_known=False,
+    )
+
+
 def _has_config(directory: str) -> bool:
     """Tell whether a directory has a config.json.
 

@@ -55,10 +55,20 @@ _CAPABILITIES = tuple(name for name in names.CAPABILITIES if name != "compat32")
 def requested(container: ContainerSide, config: Config) -> Request:
     """Return what a container asks for. CDI edits know no capabilities and check no requirement."""
     asked = requested_devices(container.spec, config)
+    if isinstance(asked, Skip):
+        return edits_request((), "CDI names")
+    return edits_request(asked.ids, asked.source)
+
+
+def edits_request(ids: Sequence[str], source: str) -> Request:
+    """Return the request of a container that gets devices by CDI edits.
+
+    :param source: where the ids come from.
+    """
     return Request(
-        () if isinstance(asked, Skip) else asked.ids,
+        tuple(ids),
         _CAPABILITIES,
-        devices_from="CDI names" if isinstance(asked, Skip) else asked.source,
+        devices_from=source,
         capabilities_from="CDI edits know no capabilities: all of the driver",
     )
 
@@ -165,7 +175,7 @@ class _EditPlanner:
         why = Why("", node.path, "a device node of the CDI edits")
         rdev = (node.major, node.minor)
         source = node.host_path or node.path
-        found = self._host.tree.lstat(source)
+        found = self._host.tree.lstat(source) or self._host.tree.lstat(node.path)
         if found is not None and found.rdev is not None and not node.major:
             rdev = found.rdev
         mode = 0o666 if node.mode is None else node.mode

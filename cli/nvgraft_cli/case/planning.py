@@ -17,8 +17,9 @@ from nvgraft.plan.actions import Bind, Plan
 from nvgraft.plan.planner import make_plan, read_in_order
 from nvgraft.request.decision import Decision, decide
 from nvgraft.request.request import ImexChannels, Request, check_request
-from nvgraft_cli.case.bundle import ContainerSide, open_container
-from nvgraft_cli.case.hosts import HostSide, open_host
+from nvgraft_cli.case.bundle import ContainerSide
+from nvgraft_cli.case.handover import HOOK_IS, ChainLink, Handover
+from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.case.rewritten import edits_in
 from nvgraft_cli.shell import logs
@@ -34,16 +35,31 @@ NO_GPUS = Finding(
     "record it with the GPUs of a host: nvgraft snapshot --root DIR --gpus HOST",
 )
 
+_TWICE = Finding(
+    "given-twice",
+    "warning",
+    "the engine applies CDI edits, and the hook is called for this container as well",
+    "let the device plugin use one strategy: cdi-cri with a runtime that adds nothing, or envvar",
+)
+
 
 class Case:
     """One container on one host. Each part is computed when it is first asked for."""
 
-    def __init__(self, host: HostSide, container: ContainerSide, mode: str = "hook") -> None:
+    def __init__(
+        self,
+        host: HostSide,
+        container: ContainerSide,
+        mode: str = "hook",
+        handover: Handover | None = None,
+    ) -> None:
         """Put the container on the host.
 
         :param mode: how it is started: ``hook`` if the engine calls the hook itself, ``runtime``
             through nvgraft-runtime, or a mode of that program.
+        :param handover: what the engine has made of a pod's container, which is ``container``.
         """
+        self.handover = handover
         self.host = host
         self.container = container
         self._given = container
@@ -53,15 +69,43 @@ class Case:
         self._edits: tuple[CdiEdits, ...] = ()
         self._edited_before: str | None = None
         container.bound(Bounds(*host.config.image_limits))
-        if mode != "hook":
-            self._start()
+        if handover is not None:
+            self._take_over(handover)
+        elif mode != "hook":
+            self._start(container)
 
-    def _start(self) -> None:
+    def _take_over(self, handover: Handover) -> None:
+        """Go on where the engine has ended: with its CDI edits, and the runtime that it calls."""
+        if handover.refusal is not None:
+            line = handover.refusal.line()
+            self._not_called = Decision("refuse", line, refusal=handover.refusal)
+            return
+        edited = self._given.with_env(handover.env) if handover.edits else self._given
+        if handover.bypass:
+            self._not_called = Decision("skip", handover.bypass)
+        elif self._mode != "hook":
+            self._start(edited)
+        else:
+            self.container = edited
+        if not handover.edits or (self._not_called and self._not_called.refusal):
+            return
+        from nvgraft_cli.case.edits_plan import edits_request
+
+        by_hook = self._not_called is None and self.decision.request is not None
+        if by_hook or self._edits:
+            self._remarks += (_TWICE,)
+        self.container = self._given
+        self._edits = (*handover.edits, *self._edits)
+        request = edits_request(handover.ids, "CDI devices of Allocate's answer")
+        reason = "the engine applies the CDI edits of the device plugin's specification"
+        self._not_called = Decision("inject", reason, request=request)
+
+    def _start(self, container: ContainerSide) -> None:
         """Start the container through nvgraft-runtime."""
         from nvgraft_cli.case.started import start
 
         try:
-            started = start(self._given, self.host, self._mode)
+            started = start(container, self.host, self._mode)
         except Refusal as refusal:
             self._not_called = Decision("refuse", refusal.line(), refusal=refusal)
             return
@@ -70,7 +114,7 @@ class Case:
         if started.edits:
             from nvgraft_cli.case.edits_plan import requested
 
-            request = requested(self._given, self.host.config)
+            request = requested(container, self.host.config)
             self._not_called = Decision("inject", started.left_out, request=request)
         elif started.left_out:
             self._not_called = Decision("skip", started.left_out)
@@ -90,16 +134,44 @@ class Case:
             self._edited_before = edits_in(self._given)
         return self._edited_before
 
+    @property
+    def given(self) -> ContainerSide:
+        """The container before the runtime has changed its config.json."""
+        return self._given
+
+    @property
+    def before_runtime(self) -> bool:
+        """Whether a pod's container gets nothing, since it comes to no runtime that adds it."""
+        handover = self.handover
+        return handover is not None and (
+            handover.refusal is not None or bool(handover.bypass and not handover.edits)
+        )
+
+    @property
+    def chain(self) -> tuple[ChainLink, ...]:
+        """The steps from a pod to the call of the hook; none for a container of no pod."""
+        if self.handover is None:
+            return ()
+        lines = [remark.message for remark in self._remarks if remark.id == "runtime"]
+        links = [ChainLink("runtime", "mode", line) for line in lines[:1]]
+        links += [ChainLink("hook", "hook", line) for line in lines if HOOK_IS in line]
+        return (*self.handover.chain, *links)
+
     def with_env(self, env: Sequence[str]) -> "Case":
         """Return the case of the container with ``NAME=VALUE`` entries added."""
-        return Case(self.host, self._given.with_env(env), self._mode)
+        if self.handover is None:
+            return Case(self.host, self._given.with_env(env), self._mode)
+        handover = self.handover.with_env(env)
+        return Case(self.host, handover.container, self._mode, handover)
 
-    @cached_property
+    @property
     def decision(self) -> Decision:
         """The hook's decision, which depends on config.json and config.toml alone."""
-        decision = self._not_called or decide(
-            self.container.data, self.host.config, self.container.directory
-        )
+        return self._not_called or self._decision_of_hook
+
+    @cached_property
+    def _decision_of_hook(self) -> Decision:
+        decision = decide(self.container.data, self.host.config, self.container.directory)
         logs.debug("decided", verdict=decision.verdict, reason=decision.reason)
         return decision
 
@@ -192,24 +264,3 @@ def _with_remarks(plan: Plan, remarks: tuple[Finding, ...]) -> Plan:
     remarked = copy(plan)
     remarked.findings = (*remarks, *plan.findings)
     return remarked
-
-
-def plan_bundle(
-    bundle: str,
-    snapshot: str | None,
-    config_path: str | None,
-    env: Sequence[str] = (),
-    mode: str = "hook",
-) -> tuple[Plan, Refusal | None]:
-    """Plan a container on a recorded host, or on this one if ``snapshot`` is None.
-
-    For ``bundle`` and ``env`` see :func:`nvgraft_cli.case.bundle.open_container`, for ``mode``
-    :class:`Case`.
-
-    :raises nvgraft_cli.shell.errors.InputError: the host, config.toml or container cannot be used.
-    """
-    try:
-        with open_container(bundle, env) as container:
-            return Case(open_host(snapshot, config_path), container, mode).outcome
-    except Refusal as refusal:
-        return Plan("refuse", refusal.reference_line()), refusal

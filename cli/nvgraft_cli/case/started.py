@@ -21,6 +21,7 @@ from nvgraft.host.snapshot import OFFLINE_PATH
 from nvgraft.wrapper.host_look import SourceLook
 from nvgraft.wrapper.rewrite import rewrite
 from nvgraft_cli.case.bundle import ContainerSide
+from nvgraft_cli.case.handover import HOOK_IS
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_specs import cdi_hooks, names
 
@@ -84,7 +85,7 @@ def _remark(level: str, line: str) -> Finding:
 
 def _why_not(remarks: Sequence[Finding]) -> str:
     """Return the reason in the runtime's line about the hook."""
-    told = next(remark.message for remark in remarks if "prestart hook is" in remark.message)
+    told = next(remark.message for remark in remarks if HOOK_IS in remark.message)
     return told.partition(": ")[2]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nvgraft.base.errors import printable
 from nvgraft_cli.case.hosts import ask_first
 from nvgraft_cli.shell import terminal
-from nvgraft_cli.shell.arguments import add_answer, add_container, add_host, source
+from nvgraft_cli.shell.arguments import add_answer, add_container, add_host, add_pod, source
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 
@@ -40,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "users of GPU containers report."
     )
     parser.epilog = _EXAMPLES
-    add_container(parser, None, "none")
+    add_container(parser, None, "none", mode=None)
+    add_pod(parser)
     add_host(parser)
     parser.add_argument(
         "--cdi",
@@ -85,17 +86,23 @@ def run(args: argparse.Namespace) -> int:
     :raises nvgraft_cli.shell.errors.InputError: when an input cannot be used.
     :raises nvgraft.base.errors.Refusal: this machine has no working driver.
     """
-    from nvgraft_cli.case.bundle import open_container
     from nvgraft_cli.case.hosts import open_host
     from nvgraft_cli.doctor.patient import Patient
+    from nvgraft_cli.pods.opening import check_options, open_image, open_pod, opened_case, pod_case
 
     _check_readable(args.cdi)
     _check_ids(args.ignore)
     host = open_host(args.host, args.config)
+    if args.pod is not None:
+        with open_image(args) as image:
+            pod = open_pod(args, host)
+            case = pod_case(args, host, image, pod)
+            return _answer(Patient(host, case.given, args.cdi, case=case, pod=pod), args)
+    check_options(args)
     if args.container is None:
         return _answer(Patient(host, None, args.cdi), args)
-    with open_container(args.container, args.env) as container:
-        return _answer(Patient(host, container, args.cdi, mode=args.mode), args)
+    with opened_case(args) as case:
+        return _answer(Patient(host, case.given, args.cdi, case=case), args)
 
 
 def _answer(patient: "Patient", args: argparse.Namespace) -> int:

@@ -63,6 +63,8 @@ def devices_not_requested(patient: Patient) -> Iterator[Diagnosis]:
             raise NotChecked(patient.case.edited_before)
         if patient.case.decision.request is not None:
             return  # annotations request devices
+        if patient.case.before_runtime:
+            raise NotChecked("the pod's container comes to no runtime that adds a driver")
         yield Diagnosis(
             f"the container gets nothing: {outcome.reason}",
             "the hook does nothing, and reports nothing, when a container asks for no device; "

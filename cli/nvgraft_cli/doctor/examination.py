@@ -11,6 +11,7 @@ from nvgraft_cli.doctor import (
     device_checks,
     host_checks,
     loading_checks,
+    pod_checks,
 )
 from nvgraft_cli.doctor.patient import Check, Diagnosis, NotChecked, Patient
 from nvgraft_cli.explain_error.analysis import analyse
@@ -32,6 +33,11 @@ CHECKS: dict[str, Check] = {
     "mode-not-legacy": host_checks.mode_not_legacy,
     "cdi-stale": host_checks.cdi_stale,
     "cdi-directories": cdi_checks.cdi_directories,
+    "pod-runtime-class": pod_checks.pod_runtime_class,
+    "pod-strategy": pod_checks.pod_strategy,
+    "pod-all-gpus": pod_checks.pod_all_gpus,
+    "pod-cpu-manager": pod_checks.pod_cpu_manager,
+    "pod-dra-and-plugin": pod_checks.pod_dra_and_plugin,
     "hook-registration": container_checks.hook_registration,
     "devices-not-requested": container_checks.devices_not_requested,
     "cdi-and-legacy": container_checks.cdi_and_legacy,
@@ -72,6 +78,11 @@ HOST_CHECKS = frozenset(
     if check.__module__ in {host_checks.__name__, cdi_checks.__name__}
     and identifier != "hook-not-installed"
 ) | {"simulated-driver"}
+
+#: The checks that are made for a pod only.
+POD_CHECKS = frozenset(
+    identifier for identifier, check in CHECKS.items() if check.__module__ == pod_checks.__name__
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +131,7 @@ class Result:
 
 
 def examine(patient: Patient) -> list[Result]:
-    """Run every check.
+    """Run every check; without a pod those of pods are left out.
 
     A refusal of the hook that no check explains becomes a finding: the container would not start.
 
@@ -128,11 +139,13 @@ def examine(patient: Patient) -> list[Result]:
     """
     by_id = {failure.id: failure for failure in FAILURES}
     results = {
-        identifier: _run(by_id[identifier], check, patient) for identifier, check in CHECKS.items()
+        identifier: _run(by_id[identifier], check, patient)
+        for identifier, check in CHECKS.items()
+        if patient.has_pod or identifier not in POD_CHECKS
     }
     refusal = _refusal(patient)
     if refusal is not None:
-        _explain(refusal, results, by_id)
+        _explain(refusal, patient, results, by_id)
     return list(results.values())
 
 
@@ -178,16 +191,26 @@ def _refusal(patient: Patient) -> Refusal | None:
         return refusal
 
 
-def _explain(refusal: Refusal, results: dict[str, Result], by_id: dict[str, Failure]) -> None:
+def _explain(
+    refusal: Refusal, patient: Patient, results: dict[str, Result], by_id: dict[str, Failure]
+) -> None:
     """Add the refusal to ``results``, unless a check has explained it already."""
     meanings = analyse(refusal.line()).meanings
     identifier = next((meaning.failure for meaning in meanings if meaning.failure), "refused")
-    explaining = {identifier, "requirement-unmet", "unknown-device", "target-is-symlink"}
+    explaining = {
+        identifier,
+        "pod-strategy",
+        "requirement-unmet",
+        "unknown-device",
+        "target-is-symlink",
+    }
     if any(results[name].findings for name in explaining & set(results)):
         return
-    failure = by_id.get(identifier) or Failure(
-        "refused", "the hook would refuse this container", refusal.text
-    )
+    handover = patient.case.handover if patient.has_container else None
+    title = "the hook would refuse this container"
+    if handover is not None and handover.refusal is refusal:
+        title = "this pod's container is not created"
+    failure = by_id.get(identifier) or Failure("refused", title, refusal.text)
     cause = meanings[0].cause if meanings else refusal.hint
     fix = refusal.hint or "run nvgraft explain-error with this message"
     finding = Diagnosis(refusal.reference_line(), cause, fix)

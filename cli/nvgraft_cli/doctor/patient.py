@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.ldcache import SIZE_LIMIT
@@ -39,6 +39,9 @@ from nvgraft_cli.prove.opened import prove_in_case
 from nvgraft_cli.prove.program import started_program
 from nvgraft_cli.prove.proof import Proof
 from nvgraft_specs import names
+
+if TYPE_CHECKING:
+    from nvgraft_cli.pods.handover import PodOnNode
 
 
 class NotChecked(Exception):
@@ -86,13 +89,16 @@ class Patient:
         container: ContainerSide | None,
         cdi: list[str],
         machine: Machine | None = None,
-        mode: str = "hook",
+        *,
+        case: Case | None = None,
+        pod: "PodOnNode | None" = None,
     ) -> None:
         self.host = host
         self._container = container
         self.cdi = cdi
         self._machine = machine
-        self._mode = mode
+        self._case = case
+        self._pod = pod
         self._proofs: dict[str, Proof] = {}
 
     @cached_property
@@ -140,7 +146,18 @@ class Patient:
     @cached_property
     def case(self) -> Case:
         """The container on the host."""
-        return Case(self.host, self.container, self._mode)
+        return self._case or Case(self.host, self.container)
+
+    @property
+    def has_pod(self) -> bool:
+        """Whether a pod was given."""
+        return self._pod is not None
+
+    @property
+    def pod(self) -> "PodOnNode":
+        """The pod of the container, on its node."""
+        assert self._pod is not None
+        return self._pod
 
     @property
     def by_edits(self) -> bool:

@@ -60,18 +60,15 @@ def run(args: argparse.Namespace) -> int:
 
     :raises nvgraft_cli.shell.errors.InputError: when an input cannot be used.
     """
-    from nvgraft_cli.case.bundle import open_container
-    from nvgraft_cli.case.hosts import open_host
-    from nvgraft_cli.case.planning import Case
     from nvgraft_cli.explain import text
     from nvgraft_cli.explain.steps import tell
+    from nvgraft_cli.pods.opening import opened_case
 
     if args.docs is not None and not _is_address(args.docs):
         raise InputError(
             f"--docs {args.docs}: not an address of pages | pass https://..., file:///... or a path"
         )
-    with open_container(args.container, args.env) as container:
-        case = Case(open_host(args.host, args.config), container, args.mode)
+    with opened_case(args) as case:
         story = tell(case)
         if args.html is not None:
             _write_page(args, case, story)

@@ -14,7 +14,7 @@ from importlib import resources
 from nvgraft import __version__
 from nvgraft.base.errors import printable
 from nvgraft_cli.explain.directories import TreeNode
-from nvgraft_cli.explain.story import Fact, Step, Story, StoryEntry, groups
+from nvgraft_cli.explain.story import Fact, PodLayer, Step, Story, StoryEntry, groups
 from nvgraft_cli.shell.text import size
 
 _VERDICTS = {"inject": "GPU container", "skip": "No GPU container", "refuse": "Refused"}
@@ -200,7 +200,9 @@ def _step(number: int, step: Step, docs: str | None) -> _Html:
         ),
         _tag("p", step.text, class_="lead"),
     ]
-    if step.facts:
+    if step.layers:
+        parts.append(_sandwich(step.layers))
+    elif step.facts:
         parts.append(_tag("dl", *(_fact(fact) for fact in step.facts)))
     filtered = step.id in _FILTERED
     if step.grouped:
@@ -218,6 +220,21 @@ def _step(number: int, step: Step, docs: str | None) -> _Html:
     link = _tag("cite", place) if docs is None else _tag("a", place, href=f"{docs}/{step.doc}")
     parts.append(_tag("p", "Read more: ", link, class_="more"))
     return _tag("section", *parts, id=step.id, aria_labelledby=f"{step.id}-title")
+
+
+def _sandwich(layers: tuple[PodLayer, ...]) -> _Html:
+    """Return the picture of the layers, one above the other with arrows between them."""
+    slices = []
+    for layer in layers:
+        facts = [_tag("dl", *(_fact(fact) for fact in layer.facts))] if layer.facts else []
+        if layer.fault:
+            facts.append(_tag("p", _tag("strong", "Broken here: "), layer.fault, class_="fault"))
+        state = "broken" if layer.fault else "reached" if layer.facts else "idle"
+        if state == "idle":
+            facts.append(_tag("p", "Nothing happens here.", class_="why"))
+        slices.append(_tag("li", _tag("h3", layer.title), *facts, class_=f"slice {state}"))
+    caption = _tag("figcaption", "What each layer sees and hands on, from the pod downward.")
+    return _tag("figure", _tag("ol", *slices), caption, class_="sandwich")
 
 
 def _fact(fact: Fact) -> _Html:

@@ -20,9 +20,10 @@ from nvgraft.plan.actions import (
 )
 from nvgraft.request.argv import reference_argv
 from nvgraft.request.request import Request, check_request
+from nvgraft_cli.case.handover import ChainLink
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planning import Case
-from nvgraft_cli.explain.story import ALWAYS, Fact, Step, Story, StoryEntry
+from nvgraft_cli.explain.story import ALWAYS, Fact, PodLayer, Step, Story, StoryEntry
 from nvgraft_cli.prove.opened import opened_libraries, prove_opened
 from nvgraft_cli.prove.proof import Proof
 from nvgraft_cli.shell.text import size
@@ -76,7 +77,10 @@ def _proofs(case: Case, plan: Plan) -> list[Proof]:
 
 def _headline(case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proof]) -> str:
     if refusal is not None:
-        return f"The hook refuses, and the container does not start: {refusal.text}"
+        who = "Nobody creates the pod's container" if case.before_runtime else "The hook refuses"
+        return f"{who}, and the container does not start: {refusal.text}"
+    if case.before_runtime:
+        return f"Nobody adds the driver, and the container starts without it: {plan.reason}"
     if not isinstance(plan, Injection):
         if case.edited_before:
             return f"The hook does nothing: {plan.reason}"
@@ -96,6 +100,8 @@ def _headline(case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proo
 
 
 def _steps(case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proof]) -> Iterator[Step]:
+    if case.handover is not None:
+        yield _pod_step(case, plan, refusal)
     yield _request_step(case)
     request = case.decision.request
     if request is not None:
@@ -114,6 +120,44 @@ def _steps(case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proof])
             yield _findings_step(plan)
     else:
         yield _end_step(case, plan, refusal)
+
+
+# ---- 0: the pod
+
+#: PodLayer -> its title.
+_LAYERS = {
+    "pod": "Pod",
+    "kubelet": "Kubelet and device plugin",
+    "engine": "Engine",
+    "runtime": "Runtime",
+    "hook": "Hook",
+    "container": "Container",
+}
+
+
+def _pod_step(case: Case, plan: Plan, refusal: Refusal | None) -> Step:
+    links = list(case.chain)
+    end = plan.reason if refusal is None else refusal.text
+    links.append(ChainLink("container", "container", f"{plan.decision}: {end}"))
+    layers = [
+        PodLayer(
+            layer,
+            title,
+            tuple(Fact(link.step, link.how) for link in links if link.layer == layer),
+            next((link.fault for link in links if link.layer == layer and link.fault), ""),
+        )
+        for layer, title in _LAYERS.items()
+    ]
+    return Step(
+        "pod",
+        "From the pod to the container",
+        "The scheduler counts resources, the kubelet chooses devices, the device plugin answers "
+        "with variables, mounts or CDI names, and the engine hands them to a runtime. Each layer "
+        "sees only what the layer before it has written.",
+        "kubernetes.md#from-the-pod-to-the-mounted-file",
+        tuple(Fact(link.step, link.how, link.fault) for link in links),
+        layers=tuple(layers),
+    )
 
 
 # ---- 1: what the container asks for
@@ -479,6 +523,8 @@ def _findings_step(plan: Plan) -> Step:
 
 
 def _end_step(case: Case, plan: Plan, refusal: Refusal | None) -> Step:
+    if case.before_runtime:
+        return _end_before_runtime(plan, refusal)
     change = smallest_change(
         Subject("capability", "utility"), case, lambda other: other.decision == "inject"
     )
@@ -519,4 +565,19 @@ def _end_step(case: Case, plan: Plan, refusal: Refusal | None) -> Step:
         "start the container.",
         f"{_FAILS}#a-refusal",
         tuple(facts),
+    )
+
+
+def _end_before_runtime(plan: Plan, refusal: Refusal | None) -> Step:
+    """Return the end of a pod whose container comes to no runtime of NVIDIA's or nvgraft's."""
+    if refusal is None:
+        because, hint = plan.reason, "runtimeClassName of a RuntimeClass with the runtime's handler"
+    else:
+        because, hint = refusal.text, refusal.hint
+    return Step(
+        "end",
+        "The driver is not added",
+        "The way from the pod ends before nvgraft-runtime or the hook is called.",
+        "kubernetes.md#what-goes-wrong",
+        (Fact("because", because), Fact("what would change it", hint)),
     )

@@ -36,11 +36,25 @@ class StoryEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class PodLayer:
+    """One layer of the way from a pod to its container, for the page's picture.
+
+    :ivar fault: what is broken there, or "".
+    """
+
+    id: str
+    title: str
+    facts: tuple[Fact, ...]
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One step.
 
     :ivar doc: the page below docs/ to read about it, with an anchor.
     :ivar grouped: whether to show the entries grouped by capability.
+    :ivar layers: the facts once more, by the layer in which they come about; () for most steps.
     """
 
     id: str
@@ -50,6 +64,7 @@ class Step:
     facts: tuple[Fact, ...] = ()
     entries: tuple[StoryEntry, ...] = ()
     grouped: bool = False
+    layers: tuple[PodLayer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

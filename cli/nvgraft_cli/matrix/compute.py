@@ -209,7 +209,7 @@ def _cell(host: HostSide, container: ContainerSide | Refusal) -> Cell:
     if isinstance(container, Refusal):
         plan, refusal = Plan("refuse", container.reference_line()), container
     else:
-        plan, refusal = Case(host, container, *_mode).outcome
+        plan, refusal = Case(host, container, _mode[0]).outcome
     warnings = [
         Warned(id=finding.id, message=finding.message)
         for finding in plan.findings

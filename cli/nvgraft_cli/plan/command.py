@@ -3,15 +3,19 @@
 import argparse
 import json
 import sys
+from typing import TYPE_CHECKING
 
+from nvgraft.base.errors import Refusal
 from nvgraft.plan.actions import Plan
 from nvgraft.plan.document import plan_document
 from nvgraft_cli.case.hosts import ask_first
-from nvgraft_cli.case.planning import plan_bundle
 from nvgraft_cli.cdi import HOOK
 from nvgraft_cli.cdi.arguments import add_hook_path
 from nvgraft_cli.shell import logs, refusals, terminal, text
 from nvgraft_cli.shell.arguments import add_answer, add_case
+
+if TYPE_CHECKING:
+    from nvgraft_cli.case.planning import Case
 
 _EXAMPLES = """\
 examples:
@@ -38,9 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan; return the exit code."""
-    plan, refusal = plan_bundle(args.container, args.host, args.config, args.env, args.mode)
+    plan, refusal, case = _planned(args)
     if args.format == "json":
         document = plan_document(plan)
+        if case is not None and case.handover is not None:
+            document["pod"] = {
+                "allocated": list(case.handover.allocated),
+                "chain": [link._asdict() for link in case.chain],
+            }
         if refusal is not None:
             document["refusal"] = refusals.describe(refusal)
         # In ASCII: names in an image need not be UTF-8.
@@ -48,11 +57,24 @@ def run(args: argparse.Namespace) -> int:
     elif args.format == "cdi":
         _print_cdi(plan, args.nvidia_cdi_hook_path or HOOK)
     elif refusal is None:
-        terminal.show(text.render(plan, colour=terminal.colour()))
+        steps = [(link.step, link.how) for link in case.chain] if case is not None else []
+        chain = [*text.columns(steps, ""), ""] if steps else []
+        terminal.show("\n".join([*chain, text.render(plan, colour=terminal.colour())]))
     if refusal is not None:
         print(refusal.line(), file=sys.stderr)
         return 1
     return 0
+
+
+def _planned(args: argparse.Namespace) -> tuple[Plan, Refusal | None, "Case | None"]:
+    """Return the plan, the refusal if there is one, and the case if it could be opened."""
+    from nvgraft_cli.pods.opening import opened_case
+
+    try:
+        with opened_case(args) as case:
+            return (*case.outcome, case)
+    except Refusal as refusal:
+        return Plan("refuse", refusal.reference_line()), refusal, None
 
 
 def _print_cdi(plan: Plan, hook_path: str) -> None:

@@ -79,19 +79,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _prove_all(args: argparse.Namespace) -> int:
-    from nvgraft_cli.case.bundle import open_container
-    from nvgraft_cli.case.hosts import open_host
-    from nvgraft_cli.case.planning import Case
+    from nvgraft_cli.pods.opening import opened_case
     from nvgraft_cli.prove.modules import prove_module
     from nvgraft_cli.prove.opened import prove_in_case
 
-    with open_container(args.container, args.env) as container:
-        if not container.rootfs_known:
+    with opened_case(args) as case:
+        if not case.container.rootfs_known:
+            what = "config.json" if args.container else "pod"
             raise InputError(
-                f"{args.container}: a config.json alone does not show the files to load | pass "
-                "--container the bundle, its root file system or an image"
+                f"{args.container or args.pod}: a {what} alone does not show the files to load |"
+                " pass --container the bundle, its root file system or an image"
             )
-        case = Case(open_host(args.host, args.config), container, args.mode)
         plan, refusal = case.outcome
         if refusal is not None:
             raise refusal

@@ -66,17 +66,66 @@ def reads_stdin(args: argparse.Namespace) -> bool:
 
 
 def add_case(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for a container on a host."""
-    add_container(parser, ".", "this directory")
+    """Add the arguments for a container, or one of a pod, on a host."""
+    add_container(parser, None, "this directory; with --pod none", mode=None)
+    add_pod(parser)
     add_host(parser)
 
 
+def add_pod(parser: argparse.ArgumentParser) -> None:
+    """Add ``--pod`` and what belongs to it."""
+    group = parser.add_argument_group("pods")
+    group.add_argument(
+        "--pod",
+        metavar="FILE",
+        type=source,
+        help="begin with a pod (YAML or JSON; also the template of a workload, and RuntimeClass"
+        " objects beside it); --container is then its image",
+    )
+    group.add_argument(
+        "--pod-container",
+        metavar="NAME",
+        help="the container of the pod (default: the one that asks for devices)",
+    )
+    group.add_argument(
+        "--plugin-flag",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a flag of the device plugin, such as device-list-strategy=cdi-cri or"
+        " config-file=FILE (may be repeated)",
+    )
+    group.add_argument(
+        "--plugin-devices",
+        metavar="ID[,ID]",
+        type=lambda text: text.split(","),
+        default=[],
+        help="the devices that the kubelet chose (default: what the plugin prefers on an idle"
+        " node)",
+    )
+    group.add_argument(
+        "--kube",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a fact of the node (may be repeated): engine=containerd (default), containerd-1 or"
+        " cri-o; default-runtime=NAME (runc); cdi=on or off; runtime-annotations=on or off;"
+        " cpu-manager=none or static; dra=on or off",
+    )
+
+
 def add_container(
-    parser: argparse.ArgumentParser, default: str | None, shown: str, *, two_modes: bool = False
+    parser: argparse.ArgumentParser,
+    default: str | None,
+    shown: str,
+    *,
+    two_modes: bool = False,
+    mode: str | None = "hook",
 ) -> None:
     """Add ``--container`` (also ``--bundle``), ``--env`` and ``--mode``.
 
     :param shown: the default, for the help text.
+    :param mode: the default of --mode; None if a command finds it.
     :param two_modes: whether --mode may name two modes with a comma between them.
     """
     parser.add_argument(
@@ -95,10 +144,12 @@ def add_container(
         default=[],
         help="add to the container's environment",
     )
-    add_mode(parser, two=two_modes)
+    add_mode(parser, two=two_modes, default=mode)
 
 
-def add_mode(parser: argparse.ArgumentParser, *, two: bool = False) -> None:
+def add_mode(
+    parser: argparse.ArgumentParser, *, two: bool = False, default: str | None = "hook"
+) -> None:
     """Add ``--mode``.
 
     :param two: whether it may name two modes with a comma between them.
@@ -109,10 +160,11 @@ def add_mode(parser: argparse.ArgumentParser, *, two: bool = False) -> None:
         choices=None if two else known,
         type=_modes(known) if two else str,
         metavar="MODE[,MODE]" if two else "MODE",
-        default="hook",
-        help="how containers are started: hook (default): the engine calls the hook; runtime:"
-        " through nvgraft-runtime, in the mode of config.toml; or in the mode that is named: legacy"
-        " (the hook), jit-cdi (devices that the runtime generates), cdi (those of CDI"
+        default=default,
+        help="how containers are started: hook (default): the engine calls the hook; runtime"
+        + (" (default with --pod):" if default is None else ":")
+        + " through nvgraft-runtime, in the mode of config.toml; or in the mode that is named:"
+        " legacy (the hook), jit-cdi (devices that the runtime generates), cdi (those of CDI"
         " specifications), csv (Tegra)"
         + ("; two modes with a comma compare one container (legacy,jit-cdi)" if two else ""),
     )

@@ -40,6 +40,13 @@ def render(plan: Plan, *, colour: bool) -> str:
     return "\n".join(_lines(safe, _Style(colour)))
 
 
+def columns(rows: Iterable[tuple[str, str]], indent: str = "  ") -> Iterator[str]:
+    """Yield rows of a word and a text, with the texts below each other and escaped."""
+    rows = list(rows)
+    width = max((len(word) for word, _ in rows), default=0)
+    yield from (f"{indent}{word:<{width}}  {printable(text)}" for word, text in rows)
+
+
 def _printable(value: Any) -> Any:
     """Return a copy with control characters escaped, since images and foreign hosts choose many
     names.

@@ -9,6 +9,7 @@ from nvgraft.plan.actions import Action, AllowDevice, Bind, Injection, Symlink, 
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.prove.opened import opened_libraries, prove_opened
 from nvgraft_cli.prove.proof import Proof
+from nvgraft_cli.shell.text import columns
 from nvgraft_cli.why.change import smallest_change
 from nvgraft_cli.why.exclusion import Candidate, Exclusion, candidates, exclusion
 from nvgraft_cli.why.subject import Subject, matching, parse_subject
@@ -78,9 +79,7 @@ class Answer:
         chain = [*self.chain]
         if self.loading is not None:
             chain.append(("opened", self.loading.sentence()))
-        width = max((len(step) for step, _ in chain), default=0)
-        for step, how in chain:
-            yield f"  {step:<{width}}  {printable(how)}"
+        yield from columns(chain)
         if self.excluded is not None:
             yield f"  because {printable(self.excluded.text)}"
         if len({candidate.path for candidate in self.candidates}) > 1:
@@ -104,6 +103,7 @@ def answer(text: str, case: Case) -> Answer:
     :raises nvgraft_cli.shell.errors.InputError: when the container cannot be read.
     """
     plan, refusal = case.outcome
+    before = tuple((link.step, link.how) for link in case.chain)
     try:
         gpus = case.host.inventory.report.gpus
     except Refusal:
@@ -115,7 +115,7 @@ def answer(text: str, case: Case) -> Answer:
         on_host = tuple(candidates(case.host.facts, subject.row))
     loading = _loading(subject, case)
     if isinstance(plan, Injection) and parts:
-        chain = tuple(_chain(subject, plan, parts))
+        chain = (*before, *_chain(subject, plan, parts))
         return Answer(text, subject.kind, chain, on_host, None, (), loading)
     if loading is not None and not loading.final.foreign:
         loading = None
@@ -123,7 +123,7 @@ def answer(text: str, case: Case) -> Answer:
     if plan.decision == "skip" and case.edited_before:
         return Answer(text, subject.kind, (), on_host, excluded, (), loading)
     change = smallest_change(subject, case, lambda other: bool(matching(subject, other, gpus)))
-    return Answer(text, subject.kind, (), on_host, excluded, change, loading)
+    return Answer(text, subject.kind, before, on_host, excluded, change, loading)
 
 
 def _loading(subject: Subject, case: Case) -> Proof | None:

@@ -42,13 +42,10 @@ def run(args: argparse.Namespace) -> int:
 
     :raises nvgraft_cli.shell.errors.InputError: when an input cannot be used.
     """
-    from nvgraft_cli.case.bundle import open_container
-    from nvgraft_cli.case.hosts import open_host
-    from nvgraft_cli.case.planning import Case
+    from nvgraft_cli.pods.opening import opened_case
     from nvgraft_cli.why.answer import answer
 
-    with open_container(args.container, args.env) as container:
-        case = Case(open_host(args.host, args.config), container, args.mode)
+    with opened_case(args) as case:
         answers = [answer(what, case) for what in args.what]
     if args.format == "json":
         documents = [answered.document() for answered in answers]

@@ -70,7 +70,17 @@ def matching(subject: Subject, plan: Plan, gpus: tuple[Gpu, ...]) -> list[Action
         else []
     )
     # A subject that is the name of a link includes the mount of the library that it leads to.
-    libraries = {posixpath.join(posixpath.dirname(path), target) for path, target in links}
+    made = [
+        (action.path, action.target)
+        for action in plan.actions
+        if isinstance(action, Symlink)
+        and subject.kind == "library"
+        and _names(subject, action.path)
+    ]
+    libraries = {
+        posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+        for path, target in (*links, *made)
+    }
     mounts = [
         action
         for action in plan.actions

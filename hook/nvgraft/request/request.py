@@ -188,7 +188,7 @@ def requested_devices(container: ContainerConfig, config: Config) -> DeviceReque
     source = ", ".join(f"{name}={env[name]}" for name in variables if name in env)
     if ids is None:
         return Skip(f"not a GPU container: {source or f'{names.VISIBLE_DEVICES} is not set'}")
-    if not _is_trusted(container, config):
+    if not is_trusted(container, config):
         named = " ".join(variables)
         return Skip(
             "not a GPU container: it is unprivileged, and config.toml then does not accept"
@@ -274,7 +274,7 @@ def _is_privileged(container: ContainerConfig) -> bool:
     return names.PRIVILEGED_CAPABILITY in container.bounding
 
 
-def _is_trusted(container: ContainerConfig, config: Config) -> bool:
+def is_trusted(container: ContainerConfig, config: Config) -> bool:
     """Tell whether requests by variables are accepted (reference behaviour 1.2)."""
     return config.accept_nvidia_visible_devices_envvar_when_unprivileged or _is_privileged(
         container
@@ -384,7 +384,7 @@ def requested_channels(
     channels = _listed(container.env, (names.IMEX_CHANNELS,), _is_legacy(container.env))
     if channels is None or channels == (names.ALL,):
         return None, ()
-    if not _is_trusted(container, config):
+    if not is_trusted(container, config):
         return None, (
             (
                 "Ignoring request by environment variable(s) in unprivileged container:"

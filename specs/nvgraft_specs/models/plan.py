@@ -180,6 +180,32 @@ class PlanHost(Strict):
     cuda_version: str | None = None
 
 
+class ChainLink(Strict):
+    """One step from a pod to the call of a runtime or hook."""
+
+    layer: Literal["pod", "kubelet", "engine", "runtime", "hook"]
+    step: str
+    how: str
+    fault: str = Field(description="what is broken there, or empty")
+
+
+class Allocated(Strict):
+    """What the device plugin answers for one resource of the pod's container."""
+
+    resource: str
+    devices: list[str] = Field(description="ids that the kubelet has chosen")
+    answer: dict[str, JsonValue] = Field(
+        description="the members of ContainerAllocateResponse (kubelet v1beta1), by its field names"
+    )
+
+
+class OfPod(Strict):
+    """The way from a pod to its container's config.json."""
+
+    allocated: list[Allocated]
+    chain: list[ChainLink]
+
+
 class Plan(Strict):
     """A decision, and the actions that carry it out; only `inject` has actions."""
 
@@ -198,6 +224,7 @@ class Plan(Strict):
     )
     findings: list[Finding]
     refusal: ErrorFacts | None = Field(default=None, description="only if the decision is refuse")
+    pod: OfPod | None = Field(default=None, description="only with --pod")
 
 
 def parse_plan(raw: bytes, path: str) -> Plan:

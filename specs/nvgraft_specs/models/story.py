@@ -9,7 +9,7 @@ from nvgraft_specs.models import Strict
 SCHEMA = "nvgraft.story/1"
 
 StepId = Literal[
-    "asked", "host", "place", "files", "kernel", "loader", "original", "findings", "end"
+    "pod", "asked", "host", "place", "files", "kernel", "loader", "original", "findings", "end"
 ]
 
 

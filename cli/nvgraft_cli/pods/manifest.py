@@ -1,0 +1,239 @@
+"""Read a pod from a manifest: what it asks for, as the API server checks it."""
+
+import re
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from nvgraft.base.errors import Refusal
+from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.shell.parser import nearest
+from nvgraft_specs.documents import DocumentError, read_bytes
+from nvgraft_specs.yaml_text import load_yaml_stream
+
+#: What the resources of the device plugin begin with.
+VENDOR = "nvidia.com/"
+
+#: Where the pod of each kind is.
+_POD_OF = {
+    "Pod": (),
+    **dict.fromkeys(
+        ("DaemonSet", "Deployment", "Job", "ReplicaSet", "StatefulSet"), ("spec", "template")
+    ),
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+}
+_FORM = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
+_QUANTITY = re.compile(
+    r"([+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30}))(?:[eE]([+-]?[0-9]{1,2})|(\w{1,2}))?"
+)
+_UNITS = {
+    **{unit: Fraction(1024) ** power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti"), 1)},
+    **{unit: Fraction(1000) ** power for power, unit in enumerate(("k", "M", "G", "T"), 1)},
+    "m": Fraction(1, 1000),
+    "u": Fraction(1, 10**6),
+    "n": Fraction(1, 10**9),
+}
+_FIX_REQUEST = "write the same whole number under limits and requests, or under limits alone"
+
+
+class PodContainer(NamedTuple):
+    """One container of a pod.
+
+    :ivar where: its JSON path in the pod.
+    :ivar env: variables with a value in the manifest.
+    :ivar unknown_env: names of variables whose values come from elsewhere.
+    """
+
+    name: str
+    where: str
+    document: Mapping[str, Any]
+    env: Mapping[str, str]
+    unknown_env: tuple[str, ...]
+
+    def resources(self) -> dict[str, int]:
+        """Return resource -> number of the devices of :data:`VENDOR` that it asks for.
+
+        :raises Refusal: in the API server's words, for numbers that it does not accept.
+        """
+        part = _object(self.document.get("resources"))
+        limits, requests = (_object(part.get(kind)) for kind in ("limits", "requests"))
+        asked: dict[str, int] = {}
+        for kind, numbers in (("limits", limits), ("requests", requests)):
+            for name, value in numbers.items():
+                if name.startswith(VENDOR):
+                    self._check_whole(kind, name, value)
+        for name, value in requests.items():
+            if not name.startswith(VENDOR):
+                continue
+            if name not in limits:
+                raise self._invalid(
+                    "limits", "Required value: Limit must be set for non overcommitable resources"
+                )
+            if _quantity(limits[name]) != _quantity(value):
+                raise self._invalid(
+                    "requests",
+                    f'Invalid value: "{value}": must be equal to {name} limit of {limits[name]}',
+                )
+        for name, value in limits.items():
+            number = _quantity(value)
+            if name.startswith(VENDOR) and number:
+                asked[name] = int(number)
+        return asked
+
+    def _check_whole(self, kind: str, name: str, value: object) -> None:
+        number = _quantity(value)
+        if number is None:
+            text = f"quantities must match the regular expression '{_FORM}'"
+        elif number.denominator != 1:
+            text = f'Invalid value: "{value}": must be an integer'
+        elif number < 0:
+            text = f'Invalid value: "{value}": must be greater than or equal to 0'
+        else:
+            return
+        raise self._invalid(f"{kind}[{name}]", text)
+
+    def _invalid(self, place: str, text: str) -> Refusal:
+        return Refusal("", f"{self.where}.resources.{place}: {text}", _FIX_REQUEST)
+
+
+class Pod(NamedTuple):
+    """A pod.
+
+    :ivar runtime_class: spec.runtimeClassName, or "".
+    :ivar handler: the handler of that class, if the manifest has the RuntimeClass too; otherwise
+        the name of the class.
+    :ivar claims: names of the pod's resource claims (DRA).
+    """
+
+    name: str
+    kind: str
+    runtime_class: str
+    handler: str
+    claims: tuple[str, ...]
+    spec: Mapping[str, Any]
+    containers: tuple[PodContainer, ...]
+
+    def container(self, name: str | None) -> PodContainer:
+        """Return the container of a name; for None the one that asks for devices, or the only one.
+
+        :raises InputError: there is no such container, or it is not clear which one.
+        """
+        names = [container.name for container in self.containers]
+        if name is not None:
+            if name not in names:
+                raise InputError(
+                    f"the pod has no container {name!r}{nearest(name, names)} | name one of"
+                    f" {', '.join(names)}"
+                )
+            return self.containers[names.index(name)]
+        asking = [one for one in self.containers if _asks(one)] or list(self.containers)
+        if len(asking) > 1:
+            raise InputError(
+                f"the pod has several containers: {', '.join(one.name for one in asking)} | name"
+                " one with --pod-container"
+            )
+        return asking[0]
+
+
+def _asks(container: PodContainer) -> bool:
+    part = _object(container.document.get("resources"))
+    numbers = {**_object(part.get("requests")), **_object(part.get("limits"))}
+    return any(name.startswith(VENDOR) for name in numbers) or bool(part.get("claims"))
+
+
+def read_documents(path: str) -> list[dict[str, Any]]:
+    """Return the objects of a manifest in YAML or JSON; those of a List one by one.
+
+    :raises InputError: it cannot be read.
+    """
+    try:
+        values = load_yaml_stream(read_bytes(path), path)
+    except DocumentError as error:
+        raise InputError(str(error)) from error
+    documents = []
+    for value in values:
+        if not isinstance(value, dict):
+            raise InputError(f"{path}: not an object | pass a manifest with kind and spec")
+        items = value.get("items") if str(value.get("kind", "")).endswith("List") else [value]
+        documents += [item for item in items or () if isinstance(item, dict)]
+    return documents
+
+
+def read_pod(path: str) -> Pod:
+    """Return the first pod of a manifest: a Pod, or the template of a workload.
+
+    :raises InputError: there is none, or it cannot be used.
+    """
+    documents = read_documents(path)
+    found = next((one for one in documents if one.get("kind") in _POD_OF), None)
+    if found is None:
+        kinds = ", ".join(sorted({str(one.get("kind")) for one in documents})) or "nothing"
+        raise InputError(
+            f"{path}: has no pod (it has {kinds}) | pass a manifest of {', '.join(_POD_OF)}"
+        )
+    pod: Mapping[str, Any] = found
+    for member in _POD_OF[str(found["kind"])]:
+        pod = _object(pod.get(member))
+    spec = _object(pod.get("spec"))
+    where = ".".join([*_POD_OF[str(found["kind"])], "spec"])
+    containers = tuple(_containers(spec, where))
+    if not containers:
+        raise InputError(f"{path}: {where}.containers: missing | list the pod's containers")
+    runtime_class = str(spec.get("runtimeClassName") or "")
+    metadata = _object(found.get("metadata"))
+    claims = spec.get("resourceClaims")
+    return Pod(
+        str(metadata.get("name") or "without-a-name"),
+        str(found["kind"]),
+        runtime_class,
+        _handler(documents, runtime_class),
+        tuple(str(_object(claim).get("name")) for claim in _list(claims)),
+        spec,
+        containers,
+    )
+
+
+def _handler(documents: list[dict[str, Any]], runtime_class: str) -> str:
+    for document in documents:
+        named = _object(document.get("metadata")).get("name") == runtime_class
+        if document.get("kind") == "RuntimeClass" and named and document.get("handler"):
+            return str(document["handler"])
+    return runtime_class
+
+
+def _containers(spec: Mapping[str, Any], where: str) -> Iterator[PodContainer]:
+    for member in ("containers", "initContainers"):
+        for number, document in enumerate(_list(spec.get(member))):
+            entry = _object(document)
+            env, unknown = {}, []
+            for variable in map(_object, _list(entry.get("env"))):
+                name = str(variable.get("name") or "")
+                if "valueFrom" in variable:
+                    unknown.append(name)
+                elif name:
+                    value = variable.get("value")
+                    env[name] = "" if value is None else str(value)
+            place = f"{where}.{member}[{number}]"
+            yield PodContainer(str(entry.get("name") or ""), place, entry, env, tuple(unknown))
+
+
+def _quantity(value: object) -> Fraction | None:
+    """Return the number of a Kubernetes quantity, or None if it is not one."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    match = _QUANTITY.fullmatch(str(value))
+    if match is None:
+        return None
+    number, exponent, unit = match.groups()
+    if unit is not None and unit not in _UNITS:
+        return None
+    scale = _UNITS[unit] if unit else Fraction(10) ** int(exponent or 0)
+    return Fraction(number.rstrip(".")) * scale
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

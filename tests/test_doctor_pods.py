@@ -1,0 +1,150 @@
+"""``nvgraft doctor --pod``: the failures between a pod and its runtime, present and absent."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images import docker_save
+from nvgraft_cli.shell.main import main
+from test_pods import VISIBLE, pod_file
+
+Captured = pytest.CaptureFixture[str]
+
+GPU = {"nvidia.com/gpu": 1}
+MOUNTS = "--plugin-flag=device-list-strategy=volume-mounts"
+CRI = "--plugin-flag=device-list-strategy=cdi-cri"
+ANNOTATIONS = "--plugin-flag=device-list-strategy=cdi-annotations"
+
+
+def found(capsys: Captured, pod: str, *words: str) -> dict[str, Any]:
+    """Return the findings of checks of pods by their ids."""
+    main(["doctor", "--pod", pod, "--host", "h100-580", "--format", "json", *words])
+    results = json.loads(capsys.readouterr().out)["results"]
+    return {
+        result["id"]: result["findings"]
+        for result in results
+        if result["id"].startswith("pod-") and result["findings"]
+    }
+
+
+def config(directory: Path, *lines: str) -> str:
+    """Write a config.toml, and return the option that names it."""
+    path = directory / "config.toml"
+    path.write_text("\n".join(lines))
+    return f"--config={path}"
+
+
+@pytest.mark.parametrize(
+    ("words", "runtime_class", "present"),
+    [
+        ([], None, True),
+        ([], "gvisor", True),
+        ([], "nvidia", False),
+        (["--kube=default-runtime=nvgraft"], None, False),
+        (["--mode=hook"], None, False),
+        ([CRI], None, False),
+        ([CRI, "--kube=cdi=off"], None, True),
+    ],
+)
+def test_pod_runtime_class(
+    words: list[str], runtime_class: str | None, present: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """A pod needs a runtime that adds the driver, unless the engine itself does."""
+    pod = pod_file(tmp_path, GPU, runtime_class=runtime_class)
+    assert ("pod-runtime-class" in found(capsys, pod, *words)) == present
+
+
+@pytest.mark.parametrize(
+    ("words", "lines", "present"),
+    [
+        ([MOUNTS], (), True),
+        ([MOUNTS], ("accept-nvidia-visible-devices-as-volume-mounts = true",), False),
+        ([], (), False),
+        ([], ("accept-nvidia-visible-devices-envvar-when-unprivileged = false",), True),
+        ([CRI, "--kube=engine=containerd-1"], (), True),
+        ([CRI], (), False),
+        ([CRI, "--kube=engine=containerd-1", "--kube=cdi=on"], (), False),
+        ([ANNOTATIONS, "--kube=engine=containerd-1"], (), True),
+        ([ANNOTATIONS, "--kube=engine=cri-o"], (), False),
+        ([ANNOTATIONS, "--plugin-flag=cdi-annotation-prefix=nvidia.cdi.k8s.io/"], (), True),
+    ],
+)
+def test_pod_strategy(
+    words: list[str], lines: tuple[str, ...], present: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """Each strategy needs a runtime or an engine that heeds it."""
+    pod = pod_file(tmp_path, GPU)
+    assert ("pod-strategy" in found(capsys, pod, config(tmp_path, *lines), *words)) == present
+
+
+@pytest.mark.parametrize(
+    ("words", "limits", "privileged", "lines", "present"),
+    [
+        ([], None, False, (), True),
+        ([], GPU, False, (), False),
+        ([], None, False, ("accept-nvidia-visible-devices-envvar-when-unprivileged = false",), False),
+        ([], None, True, ("accept-nvidia-visible-devices-envvar-when-unprivileged = false",), True),
+        ([CRI], GPU, False, (), False),
+        (["--kube=default-runtime=runc", "--env=NVIDIA_VISIBLE_DEVICES=void"], None, False, (), False),
+    ],
+)  # fmt: skip
+def test_pod_all_gpus(
+    words: list[str],
+    limits: dict[str, Any] | None,
+    privileged: bool,
+    lines: tuple[str, ...],
+    present: bool,
+    tmp_path: Path,
+    capsys: Captured,
+) -> None:
+    """A CUDA image gives a pod without GPUs all of them, where the runtime accepts the variable."""
+    image = tmp_path / "image.tar"
+    docker_save(image, config={"Env": [f"{VISIBLE}=all", "NVIDIA_REQUIRE_CUDA=cuda>=12.0"]})
+    pod = pod_file(tmp_path, limits, securityContext={"privileged": privileged})
+    problems = found(capsys, pod, "--container", str(image), config(tmp_path, *lines), *words)
+    assert ("pod-all-gpus" in problems) == present
+
+
+def test_the_variable_of_a_pod_is_named(tmp_path: Path, capsys: Captured) -> None:
+    """A variable of the pod itself hides Allocate's answer."""
+    env = [{"name": VISIBLE, "value": "all"}]
+    (finding,) = found(capsys, pod_file(tmp_path, GPU, env=env))["pod-all-gpus"]
+    assert "of the pod gives GPUs, and the pod asks for 1" in finding["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "present"),
+    [
+        (["--kube=cpu-manager=static", "--mode=legacy"], True),
+        (["--kube=cpu-manager=none", "--mode=legacy"], False),
+        (["--kube=cpu-manager=static", "--mode=jit-cdi"], False),
+        (["--kube=cpu-manager=static", CRI], False),
+        (["--kube=cpu-manager=static", "--mode=legacy", "--plugin-flag=pass-device-specs=1"], False),
+    ],
+)  # fmt: skip
+def test_pod_cpu_manager(words: list[str], present: bool, tmp_path: Path, capsys: Captured) -> None:
+    """The static CPU manager takes devices that only the hook has allowed."""
+    assert ("pod-cpu-manager" in found(capsys, pod_file(tmp_path, GPU), *words)) == present
+
+
+def test_pod_dra_and_plugin(tmp_path: Path, capsys: Captured) -> None:
+    """Both on one node, or both in one pod, give the same GPUs twice."""
+    pod = pod_file(tmp_path, GPU)
+    assert "pod-dra-and-plugin" not in found(capsys, pod)
+    assert "pod-dra-and-plugin" in found(capsys, pod, "--kube=dra=on")
+    text = Path(pod).read_text()
+    Path(pod).write_text(text.replace("spec:", "spec:\n  resourceClaims: [{name: big}]"))
+    (finding,) = found(capsys, pod)["pod-dra-and-plugin"]
+    assert finding["message"] == "the pod has the resource claims big beside nvidia.com/gpu"
+
+
+def test_a_pod_that_is_refused_is_told_once(tmp_path: Path, capsys: Captured) -> None:
+    """The verdict has the scheduler's words, and no check says that the hook does nothing."""
+    pod = pod_file(tmp_path, {"nvidia.com/gpu": 99})
+    assert main(["doctor", "--pod", pod, "--host", "eks-t4"]) == 1
+    out = capsys.readouterr().out
+    assert "refused: this pod's container is not created" in out
+    assert "devices-not-requested" not in out
+    assert out.splitlines()[-1].startswith("This container does not start: 0/1 nodes")

@@ -1,0 +1,360 @@
+"""``--pod``: from resources.limits to the mounted file, with the device plugin's own decisions."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nvgraft_cli.shell.main import main
+
+Captured = pytest.CaptureFixture[str]
+Document = dict[str, Any]
+
+#: The GPU that the plugin prefers on h100-580.
+FIRST = "GPU-51797975-9784-5797-9639-2a2bce4c454c"
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+
+
+def pod_file(
+    directory: Path,
+    limits: Document | None = None,
+    *,
+    requests: Document | None = None,
+    runtime_class: str | None = "nvidia",
+    **container: Any,
+) -> str:
+    """Write a pod with one container, and return the path of its manifest."""
+    resources = {
+        name: numbers
+        for name, numbers in (("limits", limits), ("requests", requests))
+        if numbers is not None
+    }
+    spec: Document = {"containers": [{"name": "cuda", "resources": resources, **container}]}
+    if runtime_class is not None:
+        spec["runtimeClassName"] = runtime_class
+    path = directory / "pod.yaml"
+    path.write_text(yaml.safe_dump({"kind": "Pod", "metadata": {"name": "train"}, "spec": spec}))
+    return str(path)
+
+
+def plan(capsys: Captured, *words: str, host: str = "h100-580", code: int = 0) -> Document:
+    """Return the plan's document for a pod."""
+    assert main(["plan", "--host", host, "--format", "json", "--pod", *words]) == code
+    document: Document = json.loads(capsys.readouterr().out)
+    return document
+
+
+def steps(document: Document) -> dict[str, str]:
+    """Return step -> what happens there, of a plan's chain."""
+    return {link["step"]: link["how"] for link in document["pod"]["chain"]}
+
+
+def devices(document: Document) -> list[str]:
+    """Return the device nodes of GPUs that a plan mounts."""
+    return [
+        action["target"]
+        for action in document["actions"]
+        if action["op"] == "mount" and action["target"].startswith("/dev/nvidia")
+        and action["target"][11:].isdecimal()
+    ]  # fmt: skip
+
+
+# ---- the chain
+
+
+def test_the_chain_leads_from_the_limits_to_the_mounted_file(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """why has one chain: limits, the node's offer, the kubelet's choice, Allocate, config.json, the
+    runtime and its mode, and the mount.
+    """
+    path = pod_file(tmp_path, {"nvidia.com/gpu": 1})
+    words = ["--pod", path, "--host", "h100-580", "--format", "json"]
+    assert main(["why", "libcuda.so.1", *words]) == 0
+    (answer,) = json.loads(capsys.readouterr().out)["answers"]
+    chain = {step["step"]: step["how"] for step in answer["chain"]}
+    assert [*chain][:4] == [
+        "resources.limits",
+        "node offers",
+        "kubelet chooses",
+        "Allocate answers",
+    ]
+    assert chain["node offers"] == "nvidia.com/gpu x 8"
+    assert chain["Allocate answers"] == f"{VISIBLE}={FIRST}"
+    assert chain["config.json"] == f"{VISIBLE}={FIRST} (from Allocate)"
+    assert chain["runtime"] == "nvidia (runtimeClassName nvidia)"
+    assert chain["mode"] == "Auto-detected mode as 'jit-cdi'"
+    assert chain["asked for"].startswith(FIRST)
+    assert "libcuda.so.580" in chain["mounted"]
+    assert chain["link"].startswith("/usr/lib/x86_64-linux-gnu/libcuda.so.1 -> ")
+
+
+@pytest.mark.parametrize(
+    ("words", "answered", "mode"),
+    [
+        ([], f"{VISIBLE}={FIRST}", "Auto-detected mode as 'jit-cdi'"),
+        (["--mode", "legacy"], f"{VISIBLE}={FIRST}", "Using requested mode 'legacy'"),
+        (["--mode", "hook"], f"{VISIBLE}={FIRST}", "none: the engine calls the hook itself (--mode hook)"),
+        (["--plugin-flag", "device-id-strategy=index"], f"{VISIBLE}=0", "Auto-detected mode as 'jit-cdi'"),
+        (["--plugin-flag", "device-list-strategy=cdi-cri"], f"CDI device k8s.device-plugin.nvidia.com/gpu={FIRST}", "Auto-detected mode as 'jit-cdi'"),
+        (["--plugin-flag", "device-list-strategy=cdi-annotations"], f"annotation cdi.k8s.io/nvidia-device-plugin_UUID=k8s.device-plugin.nvidia.com/gpu={FIRST}", "Auto-detected mode as 'jit-cdi'"),
+    ],
+)  # fmt: skip
+def test_every_strategy_gives_the_chosen_gpu(
+    words: list[str], answered: str, mode: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """By each strategy and mode the container gets the one GPU that the kubelet has chosen."""
+    document = plan(capsys, pod_file(tmp_path, {"nvidia.com/gpu": 1}), *words)
+    assert steps(document)["Allocate answers"] == answered
+    assert steps(document)["mode"] == mode
+    assert devices(document) == ["/dev/nvidia0"]
+
+
+def test_an_engine_with_cdi_needs_no_runtime_class(tmp_path: Path, capsys: Captured) -> None:
+    """With cdi-cri the engine adds the driver, and runc is enough."""
+    path = pod_file(tmp_path, {"nvidia.com/gpu": 2}, runtime_class=None)
+    document = plan(capsys, path, "--plugin-flag", "device-list-strategy=cdi-cri")
+    assert len(devices(document)) == 2
+    assert steps(document)["runtime"] == "runc (the default of containerd)"
+    assert "the CDI edits are all" in steps(document)["mode"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--plugin-flag", "device-list-strategy=envvar"],
+        ["--plugin-flag", "device-list-strategy=cdi-cri", "--kube", "engine=containerd-1"],
+        ["--plugin-flag", "device-list-strategy=cdi-cri", "--kube", "cdi=off"],
+    ],
+)
+def test_without_a_runtime_class_nobody_adds_the_driver(
+    words: list[str], tmp_path: Path, capsys: Captured
+) -> None:
+    """runc does not read the variable, and an engine without CDI does not heed CDI devices."""
+    path = pod_file(tmp_path, {"nvidia.com/gpu": 1}, runtime_class=None)
+    document = plan(capsys, path, *words)
+    assert (document["decision"], document["actions"]) == ("skip", [])
+    assert document["reason"].startswith("the pod has no runtimeClassName")
+    assert [link["layer"] for link in document["pod"]["chain"] if link["fault"]][-1] == "engine"
+
+
+def test_the_handler_of_a_runtime_class_counts(tmp_path: Path, capsys: Captured) -> None:
+    """A RuntimeClass in the manifest says which runtime its name means, and a handler's ending
+    which mode.
+    """
+    path = Path(pod_file(tmp_path, {"nvidia.com/gpu": 1}, runtime_class="gpu"))
+    assert plan(capsys, str(path))["decision"] == "skip"
+    of_class = {"kind": "RuntimeClass", "metadata": {"name": "gpu"}, "handler": "nvgraft-legacy"}
+    path.write_text(f"{path.read_text()}---\n{yaml.safe_dump(of_class)}")
+    document = plan(capsys, str(path))
+    assert steps(document)["mode"] == "Using requested mode 'legacy'"
+    assert devices(document) == ["/dev/nvidia0"]
+
+
+def test_the_default_runtime_of_the_engine_counts(tmp_path: Path, capsys: Captured) -> None:
+    """A pod without runtimeClassName gets the engine's default runtime."""
+    path = pod_file(tmp_path, {"nvidia.com/gpu": 1}, runtime_class=None)
+    document = plan(capsys, path, "--kube", "default-runtime=nvidia")
+    assert devices(document) == ["/dev/nvidia0"]
+
+
+def test_the_pods_own_variable_hides_allocates_answer(tmp_path: Path, capsys: Captured) -> None:
+    """The kubelet writes the pod's variables behind those of the device plugin."""
+    env = [{"name": VISIBLE, "value": "all"}]
+    document = plan(capsys, pod_file(tmp_path, {"nvidia.com/gpu": 1}, env=env))
+    assert (
+        steps(document)["config.json"]
+        == f"{VISIBLE}=all of the pod's env, in place of Allocate's {FIRST}"
+    )
+    assert len(devices(document)) == 8
+
+
+def test_device_specs_stand_in_config_json(tmp_path: Path, capsys: Captured) -> None:
+    """pass-device-specs names the control nodes of the host and the GPU's."""
+    path = pod_file(tmp_path, {"nvidia.com/gpu": 1})
+    document = plan(capsys, path, "--plugin-flag", "pass-device-specs=true")
+    (granted,) = document["pod"]["allocated"]
+    nodes = [spec["container_path"] for spec in granted["answer"]["devices"]]
+    assert nodes[-1] == "/dev/nvidia0" and "/dev/nvidiactl" in nodes
+    assert steps(document)["device nodes"].startswith("/dev/nvidiactl, ")
+
+
+def test_mig_devices_and_shares(tmp_path: Path, capsys: Captured) -> None:
+    """MIG devices under single, and shares of a config file, are chosen like GPUs."""
+    path = pod_file(tmp_path, {"nvidia.com/gpu": 2})
+    config = tmp_path / "config.yaml"
+    config.write_text("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 3}]}}")
+    document = plan(capsys, path, "--plugin-flag", f"config-file={config}", host="runfile-a10x2")
+    (granted,) = document["pod"]["allocated"]
+    assert [identifier[-3:] for identifier in granted["devices"]] == ["::0", "::0"]
+    assert len(devices(document)) == 2
+    chosen = "MIG-22222222-aaaa-bbbb-cccc-000000000001"
+    document = plan(
+        capsys, pod_file(tmp_path, {"nvidia.com/gpu": 1}),
+        "--plugin-devices", "GPU-11111111-aaaa-bbbb-cccc-000000000001", host="mig-h100",
+    )  # fmt: skip
+    assert devices(document) == ["/dev/nvidia1"]
+    assert chosen not in json.dumps(document["pod"])
+
+
+def test_a_driver_root_is_the_plugins_too(tmp_path: Path, capsys: Captured) -> None:
+    """The plugin of a host with a driver root names sources below it."""
+    path = pod_file(tmp_path, {"nvidia.com/gpu": 1}, runtime_class=None)
+    document = plan(
+        capsys, path, "--plugin-flag", "device-list-strategy=cdi-cri", host="operator-driver-root"
+    )
+    sources = [action for action in document["actions"] if action["op"] == "allow-device"]
+    assert document["host"]["root"] == "/run/nvidia/driver"
+    assert all(action["major"] for action in sources) and sources
+
+
+def test_workloads_and_lists_have_pods(tmp_path: Path, capsys: Captured) -> None:
+    """The template of a workload is a pod, also in a List and in JSON."""
+    pod = yaml.safe_load(Path(pod_file(tmp_path, {"nvidia.com/gpu": 1})).read_text())
+    template = {"spec": pod["spec"]}
+    for document in (
+        {"kind": "Deployment", "spec": {"template": template}},
+        {"kind": "Job", "spec": {"template": template}},
+        {"kind": "DaemonSet", "spec": {"template": template}},
+        {"kind": "CronJob", "spec": {"jobTemplate": {"spec": {"template": template}}}},
+        {"kind": "List", "items": [{"kind": "Service"}, pod]},
+    ):
+        path = tmp_path / "manifest.json"
+        path.write_text(json.dumps(document))
+        assert devices(plan(capsys, str(path))) == ["/dev/nvidia0"]
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("limits", "requests", "text"),
+    [
+        (None, {"nvidia.com/gpu": 1}, "spec.containers[0].resources.limits: Required value: Limit must be set for non overcommitable resources"),
+        ({"nvidia.com/gpu": 2}, {"nvidia.com/gpu": 1}, 'spec.containers[0].resources.requests: Invalid value: "1": must be equal to nvidia.com/gpu limit of 2'),
+        ({"nvidia.com/gpu": "500m"}, None, 'spec.containers[0].resources.limits[nvidia.com/gpu]: Invalid value: "500m": must be an integer'),
+        ({"nvidia.com/gpu": 0.5}, None, 'Invalid value: "0.5": must be an integer'),
+        ({"nvidia.com/gpu": "one"}, None, "quantities must match the regular expression '^([+-]?[0-9.]+)"),
+        ({"nvidia.com/gpu": -1}, None, "must be greater than or equal to 0"),
+        ({"nvidia.com/gpu": 9}, None, "0/1 nodes are available: 1 Insufficient nvidia.com/gpu"),
+        ({"nvidia.com/mig-1g.10gb": 1}, None, "0/1 nodes are available: 1 Insufficient nvidia.com/mig-1g.10gb"),
+    ],
+)  # fmt: skip
+def test_numbers_that_are_refused(
+    limits: Document, requests: Document, text: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """A wrong number is refused in the words of the API server, one that the node lacks in the
+    scheduler's.
+    """
+    path = pod_file(tmp_path, limits, requests=requests)
+    assert main(["plan", "--pod", path, "--host", "h100-580"]) == 1
+    assert text in capsys.readouterr().err
+    assert plan(capsys, path, code=1)["decision"] == "refuse"
+
+
+@pytest.mark.parametrize("value", ["2", 2, "2k", "2e0", "2.0", 2.0, "2000m"])
+def test_quantities_are_read_like_kubernetes_does(
+    value: object, tmp_path: Path, capsys: Captured
+) -> None:
+    """Each spelling of a whole number is that number."""
+    path = pod_file(tmp_path, {"nvidia.com/gpu": value})
+    enough = value != "2k"
+    document = plan(capsys, path, code=0 if enough else 1)
+    assert ("2000" in document["reason"] or "Insufficient" in document["reason"]) != enough
+    assert len(devices(document)) == (2 if enough else 0)
+
+
+def test_what_allocate_refuses_ends_the_pod(tmp_path: Path, capsys: Captured) -> None:
+    """The kubelet's words are around those of the device plugin."""
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "sharing: {timeSlicing: {failRequestsGreaterThanOne: true,"
+        " resources: [{name: nvidia.com/gpu, replicas: 3}]}}"
+    )
+    path = pod_file(tmp_path, {"nvidia.com/gpu": 2})
+    words = ["--pod", path, "--host", "eks-t4", "--plugin-flag", f"config-file={config}"]
+    assert main(["plan", *words]) == 1
+    assert (
+        "Allocate failed due to rpc error: code = Unknown desc = invalid allocation request for"
+        ' "nvidia.com/gpu": invalid request: maximum request size for shared resources is 1;'
+        " found 2, which is unexpected" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--kube", "engine=docker"], "engine takes containerd, containerd-1, cri-o"),
+        (["--kube", "motor=x"], "no such fact | write one of engine, default-runtime"),
+        (["--plugin-flag", "no-such-flag=1"], "flag provided but not defined: -no-such-flag"),
+        (["--plugin-flag", "device-list-strategy=x"], "invalid strategy: x"),
+        (["--pod-container", "cudo"], "the pod has no container 'cudo'"),
+        (["--plugin-devices", "a,b"], "2 ids for nvidia.com/gpu: 1"),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be_used(
+    words: list[str], text: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """A wrong option is a wrong usage, and the line says what is possible."""
+    path = pod_file(tmp_path, {"nvidia.com/gpu": 1})
+    assert main(["plan", "--pod", path, "--host", "eks-t4", *words]) == 2
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("kind: Service", "has no pod (it has Service)"),
+        ("", "has no pod (it has nothing)"),
+        ("- a", "not an object"),
+        ("kind: Pod\nspec: {containers: []}", "spec.containers: missing"),
+        ("kind: Pod\nspec: {containers: [{name: a}, {name: b}]}", "several containers: a, b | name one"),
+        ("a: &a [x]\nb: [" + "*a, " * 90000 + "]", "more than 80,000 values"),
+        ("kind: [", "not YAML"),
+    ],
+)  # fmt: skip
+def test_manifests_that_cannot_be_used(
+    text: str, error: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """What is wrong with a manifest is one line."""
+    path = tmp_path / "pod.yaml"
+    path.write_text(text)
+    assert main(["plan", "--pod", str(path), "--host", "eks-t4"]) == 2
+    assert error in capsys.readouterr().err
+
+
+def test_options_of_pods_need_a_pod(capsys: Captured) -> None:
+    """They would have no effect."""
+    words = ["--container", "docs/examples/one-gpu", "--host", "eks-t4"]
+    for command in ("plan", "explain", "doctor", "prove"):
+        assert main([command, *words, "--kube", "dra=on"]) == 2
+        assert "--kube: there is no pod" in capsys.readouterr().err
+
+
+# ---- explain
+
+
+def test_the_page_shows_the_layers(tmp_path: Path, capsys: Captured) -> None:
+    """The page has a picture of the layers in order, and marks the one that is broken."""
+    path = pod_file(tmp_path, {"nvidia.com/gpu": 1}, runtime_class=None)
+    page = tmp_path / "story.html"
+    assert main(["explain", "--pod", path, "--host", "eks-t4", "--html", str(page)]) == 0
+    text = page.read_text()
+    titles = ["Pod", "Kubelet and device plugin", "Engine", "Runtime", "Hook", "Container"]
+    places = [text.index(f"<h3>{title}</h3>") for title in titles]
+    assert places == sorted(places)
+    assert text.count('class="slice broken"') == 1
+    assert text.index('class="slice broken"') < places[2] < places[3]
+    assert main(["explain", "--pod", path, "--host", "eks-t4"]) == 0
+    assert "Nobody adds the driver" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_prove_follows_the_loader_in_the_pods_image(tmp_path: Path, capsys: Captured) -> None:
+    """With an image, prove answers for the pod's container."""
+    path = pod_file(tmp_path, {"nvidia.com/gpu": 1})
+    words = ["--pod", path, "--host", "eks-t4", "--container", "docs/examples/one-gpu"]
+    main(["prove", *words])
+    assert "libcuda.so" in capsys.readouterr().out
+    assert main(["prove", "--pod", path, "--host", "eks-t4"]) == 2
