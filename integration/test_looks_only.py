@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bundles import EVERYTHING, make_bundle
-from harness import Installed
+from harness import CHECKOUT, Installed
 from nvgraft_cli.shell import confine
 from nvgraft_cli.shell.parser import whole_program
 
@@ -96,6 +96,8 @@ CASES = [
     (["cdi", "validate", "bad.json"], 1),
     (["cdi", "transform", "root", "--from", "/", "--to", "/x", "--input", "bad.json"], 2),
     (["export", "pod-volumes", "--host", "eks-t4"], 0),
+    (["dra", "slices", "--host", "eks-t4"], 0),
+    (["plan", "--pod", "pod.yaml", "--host", "runfile-a10x2"], 0),
     (["prove", "--bundle", "web", "--host", "eks-t4"], 1),
     (["why", "nvidia-smi", "--bundle", "web", "--host", "eks-t4"], 0),
     (["doctor", "--bundle", "web", "--host", "eks-t4"], 1),
@@ -146,6 +148,7 @@ def test_a_reading_command_needs_no_privilege(
     make_bundle(place / "lost", *EVERYTHING, root="nowhere")
     (place / "specifications").mkdir()
     (place / "bad.json").write_text('{"name": "\x1b]0;x\x07"}')
+    shutil.copy(CHECKOUT / "docs/pods/training.yaml", place / "pod.yaml")
     done = run([str(installed.cli), *arguments], place)
     assert done.returncode in ((1, 2) if code is None else (code,)), done.stderr
     assert "Traceback" not in done.stderr

@@ -91,7 +91,7 @@ ELSEWHERE = {
     "unregister": "test_register",
 }
 #: JSON without a schema of ours: a log on stderr, and formats of CDI and Kubernetes.
-OTHER = {"watch", "cdi", "export"}
+OTHER = {"watch", "cdi", "dra", "export"}
 
 
 def output(capsys: Captured, *words: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from nvgraft_cli.shell.main import main
+from nvgraft_specs.models.plan import parse_plan
 
 Captured = pytest.CaptureFixture[str]
 Document = dict[str, Any]
@@ -42,7 +43,9 @@ def pod_file(
 def plan(capsys: Captured, *words: str, host: str = "h100-580", code: int = 0) -> Document:
     """Return the plan's document for a pod."""
     assert main(["plan", "--host", host, "--format", "json", "--pod", *words]) == code
-    document: Document = json.loads(capsys.readouterr().out)
+    out = capsys.readouterr().out
+    parse_plan(out.encode(), "plan")
+    document: Document = json.loads(out)
     return document
 
 

@@ -46,6 +46,7 @@ ALLOWED = {
         "diff": "case case/image shell",
         "docker_v1": "",
         "doctor": "case pods shell prove explain_error register",
+        "dra": "case cdi pods shell",
         "explain": "case pods prove shell why",
         "explain_error": "shell",
         "export": "case shell",

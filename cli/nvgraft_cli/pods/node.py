@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nvgraft.base.errors import Refusal
 from nvgraft.cdi.discovery import live_facts, recorded_facts
@@ -21,6 +21,9 @@ from nvgraft_device_plugin.errors import ConfigurationError, NodeError, RequestE
 from nvgraft_device_plugin.preferred import choose
 from nvgraft_device_plugin.recorded import read_node, read_reported_node
 from nvgraft_device_plugin.resources import Divided, Resource, divide
+
+if TYPE_CHECKING:
+    from nvgraft_specs.models.host import Host
 
 CONTAINERD, CONTAINERD_1, CRIO = "containerd", "containerd-1", "cri-o"
 
@@ -95,6 +98,25 @@ class Granted(NamedTuple):
     answer: dict[str, Any]
 
 
+def recorded_host(host: HostSide) -> "Host | None":
+    """Return the document of a recorded host as its model; None for this machine."""
+    if host.document is None:
+        return None
+    from nvgraft_specs.models.host import Host
+
+    return Host.model_validate_json(json.dumps(host.document))
+
+
+def node_of(host: HostSide) -> Node:
+    """Return the devices of a host.
+
+    :raises Refusal: its driver does not answer.
+    """
+    recorded = recorded_host(host)
+    facts = host.facts
+    return read_reported_node(facts) if recorded is None else read_node(recorded, facts)
+
+
 class DevicePlugin:
     """The device plugin of a node, as far as it decides.
 
@@ -115,12 +137,7 @@ class DevicePlugin:
 
     @cached_property
     def _node(self) -> Node:
-        document = self._host.document
-        if document is None:
-            return read_reported_node(self._host.facts)
-        from nvgraft_specs.models.host import Host
-
-        return read_node(Host.model_validate_json(json.dumps(document)), self._host.facts)
+        return node_of(self._host)
 
     @cached_property
     def divided(self) -> Divided:

@@ -56,6 +56,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "export.command",
             "write what other systems read of a host: Kubernetes pods and nodes",
         ),
+        "dra": (
+            "dra.command",
+            "write what NVIDIA's DRA driver publishes of a host, and prepares for a claim",
+        ),
         "simulate": ("simulate.command", "run a command on a simulated GPU host"),
         "inventory": (
             "inventory.command",

@@ -206,3 +206,30 @@ def multiprocessors(rows: Sequence[MigProfile], row: MigProfile, slices: int) ->
     :param row: the profile of the GPU instance.
     """
     return row.sm_count if slices == row.slices else rows[0].sm_count * slices
+
+
+def placed(gpu: Gpu) -> list[tuple[int, MigProfile | None, int | None]]:
+    """Return each GPU instance with its profile and the memory slice at which it starts.
+
+    The document's places are kept; the others are the first free ones, large instances first.
+    """
+    found: dict[int, tuple[MigProfile | None, int | None]] = {}
+    for device in gpu.mig_devices:
+        found.setdefault(device.gpu_instance, (device_of(gpu, device)[0], device.start))
+    taken: set[int] = set()
+    order = sorted(found, key=lambda number: (found[number][1] is None, -_size(found[number][0])))
+    for number in order:
+        row, start = found[number]
+        if row is None:
+            continue
+        if start is None:
+            free = (at for at in row.starts if taken.isdisjoint(range(at, at + row.size)))
+            start = next(free, None)
+            found[number] = row, start
+        if start is not None:
+            taken |= set(range(start, start + row.size))
+    return [(number, *found[number]) for number in sorted(found)]
+
+
+def _size(row: MigProfile | None) -> int:
+    return row.size if row else 0
