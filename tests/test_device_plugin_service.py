@@ -671,9 +671,7 @@ def test_a_driver_root_that_is_not_mounted(directory: str) -> None:
         cdi_files.live_specification(Node("nvml"), given)
 
 
-def test_a_defect_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_defect_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """A person who meets one gets what to report, and no traceback."""
 
     def fail(*_: object) -> None:
@@ -681,7 +679,10 @@ def test_a_defect_is_one_line(
 
     monkeypatch.setattr(main, "Manager", fail)
     monkeypatch.setattr(main, "configure_log", lambda **_: None)
-    assert main.main([]) == 70
-    said = capsys.readouterr().out
-    assert "a defect of nvgraft-device-plugin | report this line" in said
-    assert "Traceback" not in said
+    with capture_logs() as said:
+        assert main.main([]) == 70
+    assert [line["event"] for line in said] == [
+        "a defect of nvgraft-device-plugin | report this line"
+    ]
+    assert said[0]["error"] == "KeyError('x')"
+    assert said[0]["place"].startswith("test_device_plugin_service.py:")

@@ -637,7 +637,7 @@ MUTANTS = (
     ),
     _mutant(
         "R42: any root file system on FUSE",
-        "shun",
+        "shunned_volumes",
         "not (userns.inside() or is_of_engine(mount))",
         "False",
         "tests/test_fuse.py",
