@@ -1,12 +1,14 @@
 """``nvgraft doctor --pod``: the failures between a pod and its runtime, present and absent."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from images import docker_save
+from nvgraft_cli.doctor.examination import CHECKS, POD_CHECKS
 from nvgraft_cli.shell.main import main
 from test_pods import VISIBLE, pod_file
 
@@ -112,6 +114,23 @@ def test_the_variable_of_a_pod_is_named(tmp_path: Path, capsys: Captured) -> Non
     env = [{"name": VISIBLE, "value": "all"}]
     (finding,) = found(capsys, pod_file(tmp_path, GPU, env=env))["pod-all-gpus"]
     assert "of the pod gives GPUs, and the pod asks for 1" in finding["message"]
+
+
+def test_a_variable_that_is_ignored_gives_no_gpus(tmp_path: Path, capsys: Captured) -> None:
+    """Where mounts count and the variable does not, a pod's own variable does no harm."""
+    settings = config(
+        tmp_path,
+        "accept-nvidia-visible-devices-envvar-when-unprivileged = false",
+        "accept-nvidia-visible-devices-as-volume-mounts = true",
+    )
+    pod = pod_file(tmp_path, GPU, env=[{"name": VISIBLE, "value": "all"}])
+    assert found(capsys, pod, settings, MOUNTS) == {}
+
+
+@pytest.mark.parametrize("identifier", sorted(POD_CHECKS))
+def test_each_check_names_the_threads_that_reported_it(identifier: str) -> None:
+    """A reader can look up where a failure was reported."""
+    assert re.search(r"Reported in\s+[\w./-]+#\d+", str(CHECKS[identifier].__doc__))
 
 
 @pytest.mark.parametrize(

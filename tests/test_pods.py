@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from nvgraft_cli.shell.main import main
+from nvgraft_specs import gallery
 from nvgraft_specs.models.plan import parse_plan
 
 Captured = pytest.CaptureFixture[str]
@@ -38,6 +39,11 @@ def pod_file(
     path = directory / "pod.yaml"
     path.write_text(yaml.safe_dump({"kind": "Pod", "metadata": {"name": "train"}, "spec": spec}))
     return str(path)
+
+
+def of_container(members: str) -> str:
+    """Return the manifest of a pod with more members of its container."""
+    return f"kind: Pod\nspec: {{containers: [{{name: a, {members}}}]}}"
 
 
 def plan(capsys: Captured, *words: str, host: str = "h100-580", code: int = 0) -> Document:
@@ -213,6 +219,30 @@ def test_a_driver_root_is_the_plugins_too(tmp_path: Path, capsys: Captured) -> N
     assert all(action["major"] for action in sources) and sources
 
 
+def test_a_node_without_numbers_has_those_of_the_host(tmp_path: Path, capsys: Captured) -> None:
+    """GDRCopy's node has no numbers in its specification, also below a driver root."""
+    host = json.loads(Path(gallery.path("operator-driver-root")).read_text())
+    host["files"]["/dev/gdrdrv"] = {"type": "char", "mode": "0666", "rdev": [241, 0]}
+    (tmp_path / "host.json").write_text(json.dumps(host))
+    document = plan(
+        capsys, pod_file(tmp_path, {"nvidia.com/gpu": 1}), "--plugin-flag", "gdrcopy-enabled=true",
+        "--plugin-flag", "device-list-strategy=cdi-cri", host=str(tmp_path / "host.json"),
+    )  # fmt: skip
+    rules = [
+        (action["major"], action["minor"])
+        for action in document["actions"]
+        if action["op"] == "allow-device"
+    ]
+    assert (241, 0) in rules and (0, 0) not in rules
+
+
+def test_a_variable_from_elsewhere_is_not_known(tmp_path: Path, capsys: Captured) -> None:
+    """The chain says so where it could change the devices."""
+    env = [{"name": VISIBLE, "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}]
+    document = plan(capsys, pod_file(tmp_path, {"nvidia.com/gpu": 1}, env=env))
+    assert "of a ConfigMap, Secret or field" in steps(document)["config.json"]
+
+
 def test_workloads_and_lists_have_pods(tmp_path: Path, capsys: Captured) -> None:
     """The template of a workload is a pod, also in a List and in JSON."""
     pod = yaml.safe_load(Path(pod_file(tmp_path, {"nvidia.com/gpu": 1})).read_text())
@@ -316,6 +346,17 @@ def test_options_that_cannot_be_used(
         ("kind: Pod\nspec: {containers: [{name: a}, {name: b}]}", "several containers: a, b | name one"),
         ("a: &a [x]\nb: [" + "*a, " * 90000 + "]", "more than 80,000 values"),
         ("kind: [", "not YAML"),
+        ("kind: [Pod]\nspec: {}", "has no pod (it has ['Pod'])"),
+        ("kind: Pod\n---\nkind: Job", "has 2 pods (it has Job, Pod) | pass a manifest of one"),
+        ("kind: Deployment\nspec: {replicas: 1}", "spec.template.spec.containers: missing"),
+        ("kind: Pod\nspec: {containers: [1]}", "spec.containers[0]: input should be an object"),
+        ("kind: Pod\nspec: {containers: [{image: a}]}", "spec.containers[0].name: field required"),
+        (of_container("command: 5"), "spec.containers[0].command: input should be a valid list"),
+        (of_container("env: [{name: A, value: 1}]"), ".env[0].value: input should be a valid str"),
+        (of_container("env: [{name: A=B}]"), ".env[0].name: string should match"),
+        (of_container("securityContext: {runAsUser: true}"), ".securityContext.runAsUser: input"),
+        (of_container("volumeMounts: [{name: [], mountPath: /a}]"), ".volumeMounts[0].name: input"),
+        ("kind: Pod\nspec: {volumes: [{name: []}], containers: [{name: a}]}", ".volumes[0].name"),
     ],
 )  # fmt: skip
 def test_manifests_that_cannot_be_used(
@@ -352,6 +393,22 @@ def test_the_page_shows_the_layers(tmp_path: Path, capsys: Captured) -> None:
     assert text.index('class="slice broken"') < places[2] < places[3]
     assert main(["explain", "--pod", path, "--host", "eks-t4"]) == 0
     assert "Nobody adds the driver" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_the_page_of_an_unknown_image(tmp_path: Path) -> None:
+    """The tree of an image that was not given has the driver's files and their directories."""
+    path = pod_file(tmp_path, {"nvidia.com/gpu": 1})
+    page = tmp_path / "story.html"
+    words = ["--pod", path, "--host", "eks-t4", "--mode", "legacy", "--html", str(page)]
+    assert main(["explain", *words]) == 0
+    assert "libcuda.so" in page.read_text().partition('id="tree"')[2]
+
+
+def test_why_advises_a_runtime_class(tmp_path: Path, capsys: Captured) -> None:
+    """What keeps a file out is the runtime, and no variable changes that."""
+    path = pod_file(tmp_path, {"nvidia.com/gpu": 1}, runtime_class=None)
+    assert main(["why", "libcuda.so.1", "--pod", path, "--host", "eks-t4"]) == 1
+    assert "adds it: set runtimeClassName in the pod" in capsys.readouterr().out
 
 
 def test_prove_follows_the_loader_in_the_pods_image(tmp_path: Path, capsys: Captured) -> None:

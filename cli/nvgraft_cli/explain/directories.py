@@ -148,7 +148,9 @@ class _Builder:
         children = []
         for name in sorted(self.names.get(path, ())):
             child_path = posixpath.join(path, name)
-            child = self.planned_tree.lstat(child_path) or Node(self.planned[child_path].kind)
+            # A directory that only leads to what is planned is there, also if the image is unknown.
+            kind = self.planned[child_path].kind if child_path in self.planned else "dir"
+            child = self.planned_tree.lstat(child_path) or Node(kind)
             children.append(self.after(child_path, child, in_tmpfs=in_tmpfs))
         others = 0 if in_tmpfs or path not in self.names else self._others(self.image, path)
         return TreeNode(

@@ -209,7 +209,10 @@ class PodOnNode:
         final = _environment(container.document)
         asked = self.answer["envs"].get(names.VISIBLE_DEVICES)
         value = final.get(names.VISIBLE_DEVICES)
-        if value is None:
+        if names.VISIBLE_DEVICES in self.container.unknown_env:
+            how = f"{names.VISIBLE_DEVICES} of a ConfigMap, Secret or field: taken as not set there"
+            fault = ""
+        elif value is None:
             how, fault = f"{names.VISIBLE_DEVICES} is not set", ""
         elif asked is not None and value != asked:
             how = (
@@ -220,6 +223,9 @@ class PodOnNode:
             source = "Allocate" if asked is not None else _source(value, self.container, container)
             how, fault = f"{names.VISIBLE_DEVICES}={value} (from {source})", ""
         self._tell("engine", "config.json", how, fault)
+        mounts = [mount["container_path"] for mount in self.answer["mounts"]]
+        if mounts:
+            self._tell("engine", "mounts", ", ".join(mounts))
         specs = self.answer["devices"]
         if specs:
             paths = ", ".join(one["container_path"] for one in specs)

@@ -160,25 +160,28 @@ def read_documents(path: str) -> list[dict[str, Any]]:
 
 
 def read_pod(path: str) -> Pod:
-    """Return the first pod of a manifest: a Pod, or the template of a workload.
+    """Return the pod of a manifest: a Pod, or the template of a workload.
 
-    :raises InputError: there is none, or it cannot be used.
+    :raises InputError: there is none or more than one, or it cannot be used.
     """
     documents = read_documents(path)
-    found = next((one for one in documents if one.get("kind") in _POD_OF), None)
-    if found is None:
+    pods = [one for one in documents if str(one.get("kind")) in _POD_OF]
+    if len(pods) != 1:
+        has = "no pod" if not pods else f"{len(pods)} pods"
         kinds = ", ".join(sorted({str(one.get("kind")) for one in documents})) or "nothing"
         raise InputError(
-            f"{path}: has no pod (it has {kinds}) | pass a manifest of {', '.join(_POD_OF)}"
+            f"{path}: has {has} (it has {kinds}) | pass a manifest of one {', '.join(_POD_OF)}"
         )
+    (found,) = pods
     pod: Mapping[str, Any] = found
     for member in _POD_OF[str(found["kind"])]:
         pod = _object(pod.get(member))
     spec = _object(pod.get("spec"))
     where = ".".join([*_POD_OF[str(found["kind"])], "spec"])
-    containers = tuple(_containers(spec, where))
-    if not containers:
+    if not spec.get("containers"):
         raise InputError(f"{path}: {where}.containers: missing | list the pod's containers")
+    _check_types(spec, f"{path}: {where}")
+    containers = tuple(_containers(spec, where))
     runtime_class = str(spec.get("runtimeClassName") or "")
     metadata = _object(found.get("metadata"))
     claims = spec.get("resourceClaims")
@@ -191,6 +194,31 @@ def read_pod(path: str) -> Pod:
         spec,
         containers,
     )
+
+
+def _check_types(spec: Mapping[str, Any], where: str) -> None:
+    """Check that what is read of a pod is of the types that the API server takes.
+
+    :raises InputError: naming the first member that is not.
+    """
+    from pydantic import ValidationError
+
+    from nvgraft_cli.pods.pod_model import PodSpec
+    from nvgraft_specs.models import first_error
+
+    try:
+        PodSpec.model_validate(spec)
+    except ValidationError as error:
+        first, more = first_error(error)
+        place = "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]
+        )
+        is_object = first["type"] in {"model_type", "dict_type"}
+        cause = "input should be an object" if is_object else first["msg"]
+        cause = cause[:1].lower() + cause[1:]
+        raise InputError(
+            f"{where}{place}: {cause}{more} | correct it: the API server refuses such a pod"
+        ) from None
 
 
 def _handler(documents: list[dict[str, Any]], runtime_class: str) -> str:

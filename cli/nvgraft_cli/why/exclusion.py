@@ -102,6 +102,9 @@ def _with_choice(fitting: list[tuple[int, Candidate]]) -> list[Candidate]:
     return judged
 
 
+_RUNTIME_CLASS = "set runtimeClassName in the pod to a class of NVIDIA's or nvgraft's runtime"
+
+
 def exclusion(subject: Subject, case: Case, plan: Plan, refusal: Refusal | None) -> Exclusion:
     """Return the first rule that keeps the subject out of the container of ``case``."""
     if refusal is not None:
@@ -109,7 +112,8 @@ def exclusion(subject: Subject, case: Case, plan: Plan, refusal: Refusal | None)
     if not isinstance(plan, Injection):
         if case.edited_before:
             return Exclusion("not-recorded", plan.reason, "look into the mounts of config.json")
-        return Exclusion("nothing-requested", f"the container gets nothing: {plan.reason}")
+        advice = _RUNTIME_CLASS if case.before_runtime else ""
+        return Exclusion("nothing-requested", f"the container gets nothing: {plan.reason}", advice)
     inventory = case.host.inventory
     if subject.kind == "capability":
         return _capability(subject, plan)
