@@ -89,6 +89,7 @@ def test_rows_are_well_formed() -> None:
         others = [
             other if isinstance(other, str) else other["text"] for other in row.get("otherwise", ())
         ]
+        assert not [other for other in others if other.startswith("=") and other != "=surroundings"]
         on = {other["on"] for other in row.get("otherwise", ()) if not isinstance(other, str)}
         assert on | {row.get("on", "slurm")} <= set(DATA["tables"]["contexts"])
         texts = (row["cause"], *others, *steps)
@@ -391,6 +392,9 @@ def test_a_cause_of_the_surroundings_is_told_where_the_paste_names_them() -> Non
     (slurm,) = analyse(f"srun --gres=gpu:1 a.out\n{line}").meanings
     assert "ConstrainDevices" not in "".join(plain.otherwise)
     assert "ConstrainDevices" in slurm.otherwise[0]
+    assert "--gres" not in "".join(slurm.otherwise)
+    (pod,) = analyse(f"kubectl logs train-0\n{line}").meanings
+    assert "nvidia.com/gpu" in pod.otherwise[0]
 
 
 def test_what_says_less_of_the_same_error_is_left_out() -> None:

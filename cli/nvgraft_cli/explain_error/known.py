@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -114,7 +115,11 @@ def known() -> Known:
     tables = {name: table for file in data for name, table in file.items() if name != "error"}
     words = [(other, row["english"]) for row in tables["words"] for other in row["others"]]
     return Known(
-        tuple(_row(row, tables["steps"]) for file in data for row in file.get("error", ())),
+        tuple(
+            _row(row, tables["steps"], tables["surroundings"])
+            for file in data
+            for row in file.get("error", ())
+        ),
         tuple(
             Layer(row["name"], tuple(row["says"]), row["passes"], row["place"])
             for row in tables["layer"]
@@ -145,7 +150,7 @@ def known() -> Known:
     )
 
 
-def _row(row: dict[str, Any], steps: dict[str, str]) -> KnownError:
+def _row(row: dict[str, Any], steps: dict[str, str], surroundings: dict[str, str]) -> KnownError:
     return KnownError(
         id=row["id"],
         failure=row.get("failure", ""),
@@ -158,14 +163,25 @@ def _row(row: dict[str, Any], steps: dict[str, str]) -> KnownError:
         hides=tuple(row.get("hides", ())),
         on=row.get("on", ""),
         cause=_bare(row["cause"]),
-        otherwise=tuple(
-            ("", _bare(other)) if isinstance(other, str) else (other["on"], _bare(other["text"]))
-            for other in row.get("otherwise", ())
-        ),
+        otherwise=tuple(_otherwise(row.get("otherwise", ()), surroundings)),
         next=tuple(
             _bare(steps[step[1:]] if step.startswith("=") else step) for step in row["next"]
         ),
     )
+
+
+def _otherwise(
+    others: Iterable[str | dict[str, str]], surroundings: dict[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Yield each other cause with its context, or ""."""
+    own = {other["on"] for other in others if isinstance(other, dict)}
+    for other in others:
+        if isinstance(other, dict):
+            yield other["on"], _bare(other["text"])
+        elif other == "=surroundings":
+            yield from ((on, _bare(text)) for on, text in surroundings.items() if on not in own)
+        else:
+            yield "", _bare(other)
 
 
 def _bare(text: str) -> str:
