@@ -1,22 +1,38 @@
-"""Find the CUDA runtimes (libcudart) of an image, where toolkits, wheels and conda put them.
+"""Find the CUDA runtimes (libcudart) of an image: the one of the container's program, which is
+linked into it or loaded with it, and else those that the loader finds by their names, and those
+where toolkits, wheels and conda put them.
 
-Only these directories are listed, and their names count towards the bounds of the image. A runtime
-that is linked statically into a program is not found.
+Only these directories are listed, and their names count towards the bounds of the image.
 """
 
+import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nvgraft.formats.tree import Tree
+from nvgraft.formats.tree import PathError, Tree
+from nvgraft_cli.case.texts import texts_in
 from nvgraft_cli.doctor.patient import LIBRARY_DIRECTORIES, Patient
 from nvgraft_cli.prove.program import started_program
+from nvgraft_cli.prove.proof import all_objects
 from nvgraft_cli.prove.pythons import names, prefixes, resolve, site_packages
 from nvgraft_specs.cuda_versions import FIRST_COMPATIBLE, MINIMUM_DRIVERS
 
 #: Wheels rename the copy that they bundle: libcudart-d0da41ae.so.11.0.
 _NAME = re.compile(r"libcudart(?:-[0-9a-f]+)?\.so\.(\d{1,3})(?:\.(\d{1,3})(\.\d+)*)?")
 _WHEEL = re.compile(r"nvidia_cuda_runtime(?:_cu\d+)?-(\d{1,3})\.(\d{1,3})[.\d]*\.dist-info")
+
+#: SONAMEs of runtimes, by which programs open them.
+_SONAMES = tuple(
+    f"libcudart.so.{version}" for version in ("10.0", "10.1", "10.2", "11.0", "12", "13")
+)
+#: A text of every runtime, also of one that is linked into a program (CUDA 11.7 to 13.5 were
+#: looked at), and texts that came with a major version: an error's name and a function's.
+_MARK = b"/cudart.shm.%x.%x.%llx"
+_MAJORS = ((b"cudaMemPrefetchBatchAsync", 13), (b"cudaErrorCdpVersionMismatch", 12))
+_OLDEST_MARKED = 11
+#: Bytes of the program that are looked at: its constants stand behind its code.
+_PROGRAM_LIMIT = 64 << 20
 
 _TOOLKIT_DIRECTORIES = ("lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
 
@@ -27,11 +43,15 @@ class CudaRuntime:
 
     :ivar path: of the file, symbolic links followed.
     :ivar minor: the second number of its version; None where only the first is known.
+    :ivar inside: whether it is linked into the program at ``path``.
+    :ivar of_program: whether the container's program certainly uses it.
     """
 
     path: str
     major: int
     minor: int | None
+    inside: bool = False
+    of_program: bool = False
 
     @property
     def version(self) -> str:
@@ -62,9 +82,14 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def find_runtimes(patient: Patient) -> list[CudaRuntime]:
-    """Return the CUDA runtimes of the image, one for each file."""
+    """Return the CUDA runtimes of the image, one for each file; that of the container's program
+    alone if it has one.
+    """
+    own = _of_program(patient)
+    if own:
+        return own
     tree = patient.rootfs
-    found: dict[str, CudaRuntime] = {}
+    found = {runtime.path: runtime for runtime in _by_name(patient)}
     seen: set[str] = set()
     for directory, wheel in _directories(patient):
         resolved = resolve(tree, directory)
@@ -81,6 +106,54 @@ def find_runtimes(patient: Patient) -> list[CudaRuntime]:
             if node is not None and node.type == "file":
                 found[path] = CudaRuntime(path, int(match[1]), _minor(match, wheel))
     return list(found.values())
+
+
+def _of_program(patient: Patient) -> list[CudaRuntime]:
+    """Return the runtimes that are inside the container's program or loaded when it starts."""
+    tree = patient.planned
+    program = started_program(tree, patient.container).path
+    if not program:
+        return []
+    try:
+        resolved = tree.resolve(program)
+        inside = None if tree.from_host(resolved) else _linked_into(tree, resolved)
+    except (OSError, PathError):
+        return []
+    if inside is not None:
+        return [inside]
+    files = {
+        loaded.file: runtime
+        for loaded in all_objects(patient.proof(program).load.root)
+        if (runtime := _of_file(loaded.file, of_program=True)) is not None
+    }
+    return list(files.values())
+
+
+def _linked_into(tree: Tree, path: str) -> CudaRuntime | None:
+    """Return the runtime inside a program, with its major version as far as it is known."""
+    marks = {_MARK, *(text for text, _ in _MAJORS)}
+    found = texts_in(tree, path, marks, _PROGRAM_LIMIT)
+    if _MARK not in found:
+        return None
+    major = next((number for text, number in _MAJORS if text in found), _OLDEST_MARKED)
+    return CudaRuntime(path, major, None, inside=True, of_program=True)
+
+
+def _by_name(patient: Patient) -> Iterator[CudaRuntime]:
+    """Yield the runtimes that the container's program gets when it opens one by its name."""
+    for soname in _SONAMES:
+        final = patient.proof(soname).final
+        if final.path:
+            runtime = _of_file(patient.planned.resolve(final.path))
+            if runtime is not None:
+                yield runtime
+
+
+def _of_file(path: str, *, of_program: bool = False) -> CudaRuntime | None:
+    match = _NAME.fullmatch(posixpath.basename(path))
+    if match is None:
+        return None
+    return CudaRuntime(path, int(match[1]), _minor(match, None), of_program=of_program)
 
 
 def find_cupy(patient: Patient) -> str | None:

@@ -358,23 +358,28 @@ def _is_silent(patient: Patient) -> bool:
 def simulated_runtime(patient: Patient) -> Iterator[Diagnosis]:
     """Look for ``simulated-runtime``: NVIDIA's CUDA runtime beside a simulated driver.
 
-    A runtime that is linked into a program of the image is found in cupy alone.
+    Runtimes that are linked into something are found in the container's program and in cupy.
     """
     if not patient.host.config.simulated_host or _is_silent(patient):
         return
     _check_no_other_failure(_prove_cuda(patient))
     preloaded = patient.container.spec.env.get("LD_PRELOAD", "").replace(":", " ").split()
     replaced = any(posixpath.basename(path) == names.STANDIN_RUNTIME for path in preloaded)
-    runtimes = [] if replaced else find_runtimes(patient)
+    runtimes = [runtime for runtime in find_runtimes(patient) if runtime.inside or not replaced]
     cupy = find_cupy(patient)
     error = "error 500 (named symbol not found) or 103 (integrity checks failed)"
     cause = "the driver of a simulated host is a stand-in that answers the public driver API alone"
     if runtimes:
-        why = f"the host is simulated, and {runtimes[0].path} starts beside NVIDIA's driver alone"
+        inside = runtimes[0].inside
+        file = f"the CUDA runtime inside {runtimes[0].path}" if inside else runtimes[0].path
+        why = f"the host is simulated, and {file} starts beside NVIDIA's driver alone"
         yield Diagnosis(
-            f"{why}: programs that use it fail with {error}",
+            f"{why}: {'it fails' if inside else 'programs that use it fail'} with {error}",
             cause,
-            f"put the file of nvgraft simulate --cuda-runtime {names.STANDIN_RUNTIME} into the"
+            "build the program with nvcc -cudart shared, or try one that links libcudart"
+            " dynamically, such as PyTorch"
+            if inside
+            else f"put the file of nvgraft simulate --cuda-runtime {names.STANDIN_RUNTIME} into the"
             " image, and name it in LD_PRELOAD",
             sentence=f"CUDA fails with {error} because {why}",
         )
@@ -407,7 +412,11 @@ def _too_new(runtime: CudaRuntime, fitting: list[CudaRuntime], driver: str, cuda
 
     :param fitting: other runtimes of the image that it can run: which one programs use is unknown.
     """
-    seen = f"the image's CUDA runtime is {runtime.version} ({runtime.path})"
+    seen = (
+        f"{runtime.path} has the CUDA runtime {runtime.version} inside"
+        if runtime.inside
+        else f"the image's CUDA runtime is {runtime.version} ({runtime.path})"
+    )
     has = f"driver {driver} has CUDA {cuda}"
     error = "error 35 (CUDA driver version is insufficient for CUDA runtime version)"
     least = (
@@ -417,7 +426,8 @@ def _too_new(runtime: CudaRuntime, fitting: list[CudaRuntime], driver: str, cuda
     )
     other = f"; programs that use {fitting[0].path} work" if fitting else ""
     return Diagnosis(
-        f"{seen}, and {has}: programs that use it fail with {error}{other}",
+        f"{seen}, and {has}: {'it fails' if runtime.inside else 'programs that use it fail'} with"
+        f" {error}{other}",
         f"CUDA {runtime.version} {least}; minor-version compatibility begins with CUDA 11, and "
         "ends with the major version",
         f"update the host's driver, or use an image with CUDA {cuda} or older; on data center GPUs "
