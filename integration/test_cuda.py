@@ -47,8 +47,8 @@ int main(int argc, char **argv) {
 def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Make an image with Python, programs for three CUDA runtimes, and one with the runtime inside.
 
-    The runtime of CUDA 13 is where pip installs it. The others are in another directory, in which
-    doctor does not look for them.
+    The runtime of CUDA 13 is where pip installs it, the others are in directories that only RPATH
+    of their programs names.
     """
     root = tmp_path_factory.mktemp("image") / "rootfs"
     root.mkdir()
@@ -143,7 +143,7 @@ def test_programs_of_three_runtimes_find_the_gpus(
     program = ["/usr/bin/python3", "-c", ALL_QUERIES]
     lines = run(rootfs, installed, tmp_path, program, host="l40s-580")
     gpus = "4 x NVIDIA L40S"
-    expected = [f"CUDA {version}: {gpus}" for version in ("11.0", "12.9", "13.5")]
+    expected = [f"CUDA {version}: {gpus}" for version in ("11.8", "12.9", "13.5")]
     assert [line for line in lines if line.startswith("CUDA")] == expected
     assert lines.count("memory: operation not supported") == 3
 
@@ -168,6 +168,40 @@ def test_nvidias_own_runtime_ends_with_an_error_that_is_explained(
     (meaning,) = analyse(f"CUDA {said}").meanings
     assert "nvgraft simulate" in f"{meaning.cause} {meaning.otherwise}"
     assert [meaning.id for meaning in analyse(told).meanings] == ["cuda-simulated-runtime"]
+
+
+@pytest.mark.parametrize("preload", [True, False], ids=["stand-in", "real"])
+@pytest.mark.parametrize("program", ["query11", "query12", "query13", "static"])
+def test_doctor_foretells_what_a_runtime_answers(
+    program: str, preload: bool, rootfs: Path, installed: Installed, tmp_path: Path
+) -> None:
+    """Beside a driver of CUDA 12.6: runtimes of CUDA 13 end in 35, others in 500 or 103 unless the
+    stand-in is preloaded; doctor's last line says so, wherever the runtime is.
+    """
+    bundle = str(tmp_path / "bundle")
+    variables = () if preload else ("LD_PRELOAD=",)
+    python_container.make_bundle(
+        bundle, str(rootfs), str(installed.hook), [f"/usr/bin/{program}"], variables=variables
+    )
+    start = f"runc --root /run/runc run --bundle {bundle} nvgraft-{tmp_path.name} 2>/dev/null"
+    script = f"{start}; {installed.cli} doctor --bundle {bundle} | tail -1"
+    done = subprocess.run(
+        [installed.cli, "simulate", "runfile-a10x2", "--", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    seen, foretold = done.stdout.splitlines()
+    if program in {"query13", "static"}:
+        assert seen.startswith("error 35: ")
+        assert "CUDA fails with error 35 (" in foretold
+    elif preload:
+        assert seen.startswith("CUDA 1")
+        assert "CUDA finds 2 GPUs" in foretold
+    else:
+        assert seen.startswith(("error 500: ", "error 103: "))
+        assert "CUDA fails with error 500 (named symbol not found) or 103" in foretold
 
 
 @pytest.mark.parametrize("scene", torch_demo.SCENES, ids=lambda scene: scene.title[:40])

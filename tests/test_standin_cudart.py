@@ -113,6 +113,32 @@ def test_a_newer_major_version_needs_a_newer_driver(
     assert errors == ""
 
 
+#: A runtime that needs a driver to say its version, as those before CUDA 12 do.
+SILENT = "int cudaRuntimeGetVersion(int *version) { return 35; }"
+LAST_11 = "\nint cudaLaunchKernelExC(void) { return 0; }"
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "version"),
+    [
+        ("libcudart.so.11.0", SILENT, 11000),
+        ("libcudart.so.11.0", SILENT + LAST_11, 11080),
+        ("libcudart.so.11.7.99", SILENT, 11070),
+        ("libcudart.so.10.2.89", SILENT, 10020),
+    ],
+)
+def test_the_version_of_a_runtime_that_does_not_tell_it(
+    runtime: str, driver: str, file: str, source: str, version: int, tmp_path: Path
+) -> None:
+    """It is that of the file to which the SONAME leads, or 11.8 by a function of that version."""
+    real = compiled(tmp_path, file, source)
+    if file != "libcudart.so.11.0":
+        real = str(tmp_path / "libcudart.so.11.0")
+        (tmp_path / "libcudart.so.11.0").symlink_to(file)
+    script = "answer = number(runtime.cudaRuntimeGetVersion)"
+    assert ask(runtime, driver, script, real)[0] == [0, version]
+
+
 def test_without_a_driver(runtime: str, tmp_path: Path) -> None:
     """Where no libcuda.so.1 is found, or one without functions, the error is 35 and the version
     0.

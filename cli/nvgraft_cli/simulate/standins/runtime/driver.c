@@ -83,22 +83,33 @@ static int find_runtime(struct dl_phdr_info *info, size_t size, void *path) {
   return 1;
 }
 
+/* Return the version that the name of a runtime's file says: 11070 of libcudart.so.11.7.99, which
+ * toolkits have, and 11000 of libcudart.so.11.0, which is a SONAME. */
+static int version_of_name(const char *path) {
+  const char *name = strrchr(path, '/');
+  const char *digit = (name ? name + 1 : path) + strlen("libcudart.so.");
+  int numbers[3] = {0}, count = 0;
+  for (; count < 3 && *digit >= '0' && *digit <= '9'; count++, digit += *digit == '.')
+    for (; *digit >= '0' && *digit <= '9' && numbers[count] < 1000; digit++)
+      numbers[count] = numbers[count] * 10 + *digit - '0';
+  return numbers[0] * 1000 + (count == 3 ? numbers[1] * 10 : 0);
+}
+
 /* Return the version of NVIDIA's runtime in this process, 0 without one. Since CUDA 12 it answers
- * without a driver; of an older one the major version is known from the file's name. */
+ * without a driver. That of an older one is known from the name of its file, and 11.8, the last
+ * CUDA 11, from a function that came with it. */
 static int runtime_version(void) {
   static int known;
   int version = __atomic_load_n(&known, __ATOMIC_RELAXED);
-  char path[4096];
+  char path[4096], real[4096];
   if (version || !dl_iterate_phdr(find_runtime, path))
     return version;
   void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
   int (*ask)(int *) = library ? (int (*)(int *))dlsym(library, "cudaRuntimeGetVersion") : NULL;
   if (!ask || ask(&version) || !version) {
-    version = 0;
-    for (const char *digit = strstr(path, "libcudart.so.") + 13; *digit >= '0' && *digit <= '9';
-         digit++)
-      version = version * 10 + *digit - '0';
-    version *= 1000;
+    version = version_of_name(realpath(path, real) ? real : path);
+    if (version == 11000 && library && dlsym(library, "cudaLaunchKernelExC"))
+      version = 11080;
   }
   __atomic_store_n(&known, version, __ATOMIC_RELAXED);
   return version;
