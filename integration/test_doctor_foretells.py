@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from containers import Bundle
+from containers import Bundle, environment
 from nvgraft_cli.simulate.stubs import executable
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "gcc", "x86_64")
@@ -26,7 +26,13 @@ int main(void) {
   int (*init)(unsigned) = cuda ? (int (*)(unsigned))dlsym(cuda, "cuInit") : 0, count = 0;
   if (!init) { puts("no driver"); return 1; }
   int error = init(0);
-  if (error) { printf("error %d\\n", error); return 1; }
+  if (error) {
+    const char *text = "";
+    ((int (*)(int, const char **))dlsym(cuda, "cuGetErrorString"))(error, &text);
+    fprintf(stderr, "CUDA error: %s\\n", text);
+    printf("error %d\\n", error);
+    return 1;
+  }
   ((int (*)(int *))dlsym(cuda, "cuDeviceGetCount"))(&count);
   char name[128] = "";
   ((int (*)(char *, int, int))dlsym(cuda, "cuDeviceGetName"))(name, sizeof name, 0);
@@ -58,10 +64,9 @@ def seen_and_foretold(
         config["process"]["env"] = ["PATH=/usr/bin:/bin", *variables]
         config["linux"]["cgroupsPath"] = f"/{bundle.name}-{number}"
         (place / "config.json").write_text(json.dumps(config))
-        commands += [
-            f"runc --root /run/runc-test run --bundle {place} {bundle.name}-{number} 2>&1",
-            f"{bundle.installed.cli} doctor --bundle {place} | tail -1",
-        ]
+        start = f"runc --root /run/runc-test run --bundle {place} {bundle.name}-{number} 2>&1"
+        commands.append(f"{start} | grep -v '^CUDA error: '")
+        commands.append(f"{bundle.installed.cli} doctor --bundle {place} | tail -1")
     done = bundle.on_host("; ".join(commands), host, options)
     lines = done.stdout.splitlines()
     assert len(lines) == 2 * len(cases), done
@@ -121,3 +126,36 @@ def test_an_image_of_another_architecture(counting: Bundle) -> None:
     )
     assert "exec format error" in seen
     assert "does not start: /bin/count: exec format error (a program for aarch64" in foretold
+
+
+#: Failure on purpose -> the host, doctor's finding, and the devices of a container that sees it.
+SHOWN = {
+    "nvml-init": ("runfile-a10x2", "driver-not-loaded", "all"),
+    "driver-mismatch": ("runfile-a10x2", "driver-library-mismatch", "all"),
+    "lost@1": ("runfile-a10x2", "driver-not-loaded", "all"),
+    "xid=48@1": ("runfile-a10x2", "gpu-errors", "all"),
+    "missing-node@1": ("runfile-a10x2", "driver-not-loaded", "1"),
+    "missing-library": ("runfile-a10x2", "host-layout", "all"),
+    "no-uvm": ("runfile-a10x2", "driver-not-loaded", "all"),
+    "fabric-manager-down": ("b200-580", "fabric-manager", "all"),
+}
+
+
+@pytest.mark.parametrize("failure", SHOWN)
+def test_the_words_that_users_see(failure: str, counting: Bundle) -> None:
+    """What doctor shows as the words that users see is what nvidia-smi, the start of a container,
+    its program or the kernel's log really say.
+    """
+    host, identifier, devices = SHOWN[failure]
+    counting.set_program("/bin/count")
+    counting.edit(environment(f"NVIDIA_VISIBLE_DEVICES={devices}"))
+    start = f"runc --root /run/runc-test run --bundle {counting.path} {counting.name}"
+    seen = f"(nvidia-smi; {start}; cat /dev/kmsg) 2>&1"
+    doctor = f"{counting.installed.cli} doctor --format json > /run/doctor"
+    command = f"{doctor}; {seen}; echo ==; cat /run/doctor"
+    done = counting.on_host(command, host, ("--fail", failure))
+    said, _, document = done.stdout.partition("\n==\n")
+    (result,) = (one for one in json.loads(document)["results"] if one["id"] == identifier)
+    phrases = [finding["phrase"] for finding in result["findings"]]
+    assert phrases
+    assert [phrase for phrase in phrases if phrase.lower() not in said.lower()] == [], said

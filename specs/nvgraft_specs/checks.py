@@ -211,6 +211,11 @@ FAILURES = (
         "version `GLIBC_2.34' not found",
     ),
     Failure(
+        "gpu-errors",
+        "a GPU has counted memory errors, or reported an Xid",
+        "uncorrectable ECC error encountered",
+    ),
+    Failure(
         "image-architecture",
         "the image is for another architecture than the host",
         "exec format error",

@@ -188,7 +188,7 @@ def _lines(
             head = f"{finding.level}: {result.failure.id}: {result.failure.title}"
             yield f"\x1b[{colours[finding.level]}m{head}\x1b[0m" if colour else head
             yield f"  {printable(finding.message)}"
-            yield f"  users see  {printable(result.failure.phrase)}"
+            yield f"  users see  {printable(finding.phrase or result.failure.phrase)}"
             yield f"  cause      {printable(finding.cause)}"
             yield f"  fix        {printable(finding.fix)}"
             yield ""

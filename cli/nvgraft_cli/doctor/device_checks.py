@@ -275,6 +275,7 @@ def mig_devices(patient: Patient) -> Iterator[Diagnosis]:
             f"request one device for each container, or start one process for each with {VARIABLE}="
             "UUID (nvidia-smi -L lists them)",
             "warning",
+            phrase="CUDA error: invalid device ordinal",
         )
 
 
@@ -323,6 +324,7 @@ def cuda_visible_devices(patient: Patient) -> Iterator[Diagnosis]:
         "the container",
         "warning" if count else "error",
         sentence="" if count else f"CUDA fails with {error} because {devices.fault}",
+        phrase="CUDA error: invalid device ordinal" if count else "",
     )
 
 

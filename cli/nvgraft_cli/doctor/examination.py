@@ -27,6 +27,7 @@ CHECKS: dict[str, Check] = {
     "gpus-not-recorded": host_checks.gpus_not_recorded,
     "nvml-slow": host_checks.nvml_slow,
     "fabric-manager": host_checks.fabric_manager,
+    "gpu-errors": host_checks.gpu_errors,
     "ldconfig-unusable": host_checks.ldconfig_unusable,
     "cgroup-not-found": device_checks.cgroup_not_found,
     "hook-not-installed": host_checks.hook_not_installed,
@@ -124,6 +125,7 @@ class Result:
                     "message": finding.message,
                     "cause": finding.cause,
                     "fix": finding.fix,
+                    "phrase": finding.phrase or self.failure.phrase,
                 }
                 for finding in self.findings
             ],
@@ -204,6 +206,9 @@ def _explain(
         "unknown-device",
         "target-is-symlink",
     }
+    if refusal.text.startswith("open failed: "):
+        identifier = "host-layout"
+        explaining = {identifier}
     if any(results[name].findings for name in explaining & set(results)):
         return
     handover = patient.case.handover if patient.has_container else None
@@ -213,5 +218,5 @@ def _explain(
     failure = by_id.get(identifier) or Failure("refused", title, refusal.text)
     cause = meanings[0].cause if meanings else refusal.hint
     fix = refusal.hint or "run nvgraft explain-error with this message"
-    finding = Diagnosis(refusal.reference_line(), cause, fix)
+    finding = Diagnosis(refusal.reference_line(), cause, fix, phrase=refusal.text)
     results[identifier] = Result(failure, (finding,))

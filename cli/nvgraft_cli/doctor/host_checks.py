@@ -22,6 +22,7 @@ from nvgraft_cli.case.planning import NO_GPUS
 from nvgraft_cli.case.rewritten import is_cdi_hook
 from nvgraft_cli.case.specifications import read_specifications
 from nvgraft_cli.doctor.cdi_checks import of_nvidia
+from nvgraft_cli.doctor.gpu_health import FABRIC_WAITS
 from nvgraft_cli.doctor.machine import TEXT_LIMIT, Machine
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 
@@ -146,12 +147,13 @@ def driver_not_loaded(patient: Patient) -> Iterator[Diagnosis]:
         )
         return
     tree = patient.host_tree
-    for path, harm, sentence in (
-        ("/dev/nvidiactl", "no program can use a GPU without it", "no program can use a GPU"),
+    for path, harm, sentence, phrase in (
+        ("/dev/nvidiactl", "no program can use a GPU without it", "no program can use a GPU", ""),
         (
             "/dev/nvidia-uvm",
             "CUDA will fail with error 999 in containers that start before the node exists",
             "CUDA fails with error 999",
+            "CUDA error: unknown error",
         ),
     ):
         if tree.lstat(path) is None:
@@ -161,6 +163,7 @@ def driver_not_loaded(patient: Patient) -> Iterator[Diagnosis]:
                 "run nvidia-modprobe -u -c0 on the host (with load-kmods = true in config.toml, "
                 "the next container start does it)",
                 sentence=f"{sentence} because the host has no {path}",
+                phrase=phrase,
             )
     yield from _missing_nodes(patient)
     try:
@@ -173,13 +176,15 @@ def driver_not_loaded(patient: Patient) -> Iterator[Diagnosis]:
             "the driver is loaded, but no GPU works",
             "look for the cause: nvidia-smi -L; dmesg | grep -i xid",
             sentence="CUDA finds no GPU because NVML reports none",
+            phrase="No devices were found",
         )
 
 
 def _missing_nodes(patient: Patient) -> Iterator[Diagnosis]:
     """Find the GPUs of the loaded driver that have no device node."""
     tree = patient.host_tree
-    for address in tree.listdir(_PROC_GPUS):
+    addresses = tree.listdir(_PROC_GPUS)
+    for address in addresses:
         try:
             information = tree.read(f"{_PROC_GPUS}/{address}/information", TEXT_LIMIT)
         except OSError:
@@ -192,6 +197,7 @@ def _missing_nodes(patient: Patient) -> Iterator[Diagnosis]:
                 "the node was removed, or not made since the module was loaded",
                 f"run nvidia-modprobe -c {minor[1]} on the host",
                 sentence=f"a GPU is missing because the host has no {path}",
+                phrase=f"{len(addresses) - 1}: unknown device",  # the last index is not given
             )
 
 
@@ -222,11 +228,14 @@ def host_layout(patient: Patient) -> Iterator[Diagnosis]:
         )
     for entry in libraries:
         try:
-            if patient.host_tree.find(entry.path)[1] is None:
+            resolved, node = patient.host_tree.find(entry.path)
+            if node is None:
                 yield Diagnosis(
                     f"the loader cache names {entry.path}, which does not exist",
                     "libraries were removed after ldconfig last ran",
-                    "run ldconfig on the host (in the driver root)",
+                    "install the driver's packages anew, or run ldconfig on the host (in the driver"
+                    " root) if another driver is installed",
+                    phrase=f"open failed: {resolved}: no such file or directory",
                 )
                 return
         except PathError:
@@ -273,8 +282,7 @@ def fabric_manager(patient: Patient) -> Iterator[Diagnosis]:
         name for name in machine.listdir("/dev") if _SWITCH.fullmatch(name)
     ]
     if not switches:
-        if any(_NVLINK_5.search(gpu.model) for gpu in patient.host.facts.report.gpus):
-            raise NotChecked("the driver does not list the NVSwitches of boards with NVLink 5")
+        yield from _fabric_of_nvlink_5(patient)
         return
     processes = [name for name in machine.listdir("/proc") if name.isdecimal()]
     if not machine.shows_processes or "1" not in processes:
@@ -285,9 +293,29 @@ def fabric_manager(patient: Patient) -> Iterator[Diagnosis]:
     if any(_name_of(machine, process) == _FABRIC_MANAGER for process in processes):
         return
     count = "1 NVSwitch" if len(switches) == 1 else f"{len(switches)} NVSwitches"
-    seen = f"the host has {count}, and no process nv-fabricmanager"
+    yield _fabric_down(f"the host has {count}, and no process nv-fabricmanager")
+
+
+def _fabric_of_nvlink_5(patient: Patient) -> Iterator[Diagnosis]:
+    """Judge boards whose NVSwitches the driver does not list by the state of the GPUs' fabric, as
+    nvidia-smi -q prints it.
+    """
+    if not any(_NVLINK_5.search(gpu.model) for gpu in patient.host.facts.report.gpus):
+        return
+    health = patient.machine.health
+    if health is None:
+        raise NotChecked("NVML was not asked for the state of the GPUs' fabric")
+    waiting = [gpu for gpu in health if gpu.fabric in FABRIC_WAITS]
+    if waiting:
+        gpus = "1 GPU" if len(waiting) == 1 else f"{len(waiting)} GPUs"
+        yield _fabric_down(f"NVML says that the fabric of {gpus} is not set up")
+    elif all(gpu.fabric is None for gpu in health):
+        raise NotChecked("NVML does not say the state of the GPUs' fabric")
+
+
+def _fabric_down(seen: str) -> Diagnosis:
     error = "error 802 (system not yet initialized)"
-    yield Diagnosis(
+    return Diagnosis(
         f"{seen}: CUDA fails with {error} in every container, and nvidia-smi works",
         "GPUs that are joined by NVSwitches wait until fabric manager has set up the fabric",
         "install nvidia-fabricmanager in exactly the version of the driver, start it (systemctl "
@@ -303,6 +331,37 @@ def _name_of(machine: Machine, process: str) -> str | None:
     except (OSError, ValueError):
         return None
     return name and name.strip()
+
+
+def gpu_errors(patient: Patient) -> Iterator[Diagnosis]:
+    """Look for ``gpu-errors``: a GPU has counted memory errors, or the driver has reported an Xid.
+
+    Reported in NVIDIA/k8s-device-plugin#243, #267; NVIDIA/nvidia-docker#849.
+    """
+    machine = patient.machine
+    for gpu in machine.health or ():
+        if gpu.uncorrected:
+            noun = "memory error" if gpu.uncorrected == 1 else "memory errors"
+            yield Diagnosis(
+                f"GPU {gpu.index} ({gpu.uuid}) has counted {gpu.uncorrected} uncorrected {noun}"
+                " since its driver was loaded",
+                "ECC has found errors that it cannot correct: programs that touched this memory "
+                "were ended, and others may be until it is retired",
+                "drain the node and reset the GPU (nvidia-smi -r) or reboot; replace the GPU if it "
+                "counts more (nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT)",
+            )
+    for line in machine.xids:
+        yield Diagnosis(
+            line,
+            "the driver has reported an error of this GPU since the machine was booted: of its "
+            "hardware or link, or of a program; the number says which",
+            "look the number up in NVIDIA's page XID Errors; drain the node, and reset the GPU if "
+            "it is an error of the hardware",
+            "warning",
+            phrase=line.partition(",")[0],
+        )
+    if machine.health is None:
+        raise NotChecked("NVML was not asked for memory errors")
 
 
 def ldconfig_unusable(patient: Patient) -> Iterator[Diagnosis]:

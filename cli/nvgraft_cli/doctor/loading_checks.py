@@ -166,6 +166,7 @@ def _unloadable(name: str, proof: Proof, patient: Patient) -> Iterator[Diagnosis
         failure.words,
         "the loader stops at a file of the image that is not a library",
         f"remove {failure.words.partition(': ')[0]} from the image",
+        phrase=failure.words,
     )
 
 
@@ -174,6 +175,7 @@ def _lacks_needed(name: str, failure: Failure) -> Diagnosis:
         f"{name} does not load: {failure.needed_by} needs {failure.name}, which the image lacks",
         "a library of the driver needs a library that the image has to bring",
         f"add the package that contains {failure.name} to the image",
+        phrase=failure.words,
     )
 
 

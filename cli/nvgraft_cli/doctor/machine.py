@@ -6,6 +6,7 @@ the answers.
 
 import argparse
 import os
+import re
 import shutil
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,8 @@ from nvgraft.base.files import open_file, read_fd, reason
 from nvgraft.plan.actions import AllowDevice, Why
 from nvgraft.system import privileges, syscalls, userns
 from nvgraft.system.mountinfo import Mount, mounts_of_type
+from nvgraft_cli.doctor.gpu_health import GpuHealth, ask_health
+from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import is_simulated_host
 from nvgraft_specs import names
 
@@ -29,6 +32,11 @@ _CONTAINER_CGROUP = "/container"
 #: r0 = 0; exit: the end of every device program of a runtime.
 _DENY = bytes((0xB7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0))
 _NVIDIACTL = AllowDevice(195, 255, Why("", "nvidiactl", "control device"))
+
+#: An error of a GPU in the kernel's log, and what tells it from others: PCI address and number.
+_XID = re.compile(rb"NVRM: Xid (\(PCI:[0-9a-f:.]+\): [0-9]+)[^\n]*")
+#: Records of the kernel's log that are read at most, and the bytes of one.
+_LOG_RECORDS, _LOG_RECORD = 1 << 17, 1 << 16
 
 #: The kernel's PROC_PID_INIT_INO.
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
@@ -51,6 +59,8 @@ class Machine:
     :ivar denied: what the device programs of the cgroups above all containers of this node deny, in
         the hook's words; "" where they deny nothing, or were not asked.
     :ivar shows_processes: whether /proc shows the node's processes, not those of a container.
+    :ivar health: what NVML says of each GPU beside what containers need; None if it was not asked.
+    :ivar xids: the driver's messages about GPU errors in the kernel's log, the last of each kind.
     """
 
     root: str = ""
@@ -63,6 +73,8 @@ class Machine:
     filter_error: str | None = None
     denied: str = ""
     shows_processes: bool = False
+    health: tuple[GpuHealth, ...] | None = None
+    xids: tuple[str, ...] = ()
 
     def device_cgroup(self) -> tuple[int, Mount]:
         """Return the version and the mount of the cgroups that decide about a container's devices.
@@ -112,8 +124,15 @@ _probed: list[Machine] = []
 
 def probe_first(args: argparse.Namespace) -> None:
     """Probe this machine, if it is the host. For ``open_first``: before the command is confined."""
-    if args.host is None:
-        _probed[:] = [probe()]
+    if args.host is not None:
+        return
+    from nvgraft_cli.case.hosts import open_host
+
+    try:
+        health = ask_health(open_host(None, args.config))
+    except (Refusal, InputError):
+        health = None  # the command itself says why the host cannot be read
+    _probed[:] = [replace(probe(), health=health)]
 
 
 def this_machine() -> Machine:
@@ -149,9 +168,36 @@ def probe() -> Machine:
         jit_hardened=_jit_hardened(),
         # A simulated host has a pid namespace with all of its processes.
         shows_processes=_in_first_pid_namespace() or is_simulated_host(),
+        xids=read_xids(),
     )
     machine = replace(machine, filter_error=_try_filter(machine))
     return replace(machine, denied=_look_above(machine)) if machine.filter_error == "" else machine
+
+
+def read_xids(path: str = "/dev/kmsg") -> tuple[str, ...]:
+    """Return the driver's messages about GPU errors in the kernel's log, the last one of each GPU
+    and number; none where the log may not be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ()
+    found: dict[bytes, str] = {}
+    try:
+        for _ in range(_LOG_RECORDS):
+            try:
+                records = os.read(descriptor, _LOG_RECORD)
+            except BrokenPipeError:
+                continue  # the oldest records were overwritten
+            for match in _XID.finditer(records):
+                found[match[1]] = match[0].decode("utf-8", "replace")
+            if not records:
+                break
+    except OSError:
+        pass  # the end of the log
+    finally:
+        os.close(descriptor)
+    return tuple(found.values())
 
 
 def _in_first_pid_namespace() -> bool:

@@ -55,6 +55,7 @@ class Diagnosis:
     :ivar sentence: how CUDA fails because of it in a container that starts; "" if it does not.
     :ivar stops: whether the container does not start because of it.
     :ivar of_host: whether it is about the host, although its check is about containers too.
+    :ivar phrase: what users see, if it is not the phrase of the failure.
     """
 
     message: str
@@ -64,6 +65,7 @@ class Diagnosis:
     sentence: str = ""
     stops: bool = False
     of_host: bool = False
+    phrase: str = ""
 
 
 #: What programs of a GPU container use, if they do not say more.

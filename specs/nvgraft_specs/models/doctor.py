@@ -16,6 +16,7 @@ class Finding(Strict):
     message: str = Field(description="what was seen")
     cause: str
     fix: str
+    phrase: str = Field(description="what users see because of it")
 
 
 class Result(Strict):
@@ -26,7 +27,7 @@ class Result(Strict):
         "no check explains why"
     )
     title: str
-    phrase: str = Field(description="the words that users see")
+    phrase: str = Field(description="the words that users see, and search for")
     about: Literal["container", "host"] = Field(
         description="what the check is about; what it finds of the host does not make a container "
         "bad that gets its GPUs"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from nvgraft_cli.simulate.standins import data
 from nvgraft_specs.models import simulated
 from nvgraft_specs.models.host import Host, RegularFile
-from nvgraft_specs.models.host_gpus import GPU_LIMIT
+from nvgraft_specs.models.host_gpus import GPU_LIMIT, PciAddress
 
 MAGIC = b"nvgraft-failures"
 
@@ -59,6 +59,7 @@ _IN_LIBRARIES = frozenset(
 )
 _FORM = re.compile(r"([a-z-]+)(?:=([0-9]{1,6}))?(?:@([!-~]{1,80}))?")
 
+_KERNEL_LOG = "/dev/kmsg"
 PROC_VERSION = "/proc/driver/nvidia/version"
 #: The name of fabric manager's process, as the kernel shows it (15 bytes).
 FABRIC_MANAGER = "nv-fabricmanage"
@@ -214,7 +215,9 @@ def _change(path: str, failures: Sequence[HostFailure], host: Host) -> bool:
 def _change_node(failure: HostFailure, host: Host) -> None:
     """Take away what the node lacks with a failure, or change it."""
     kind = failure.kind
-    if kind == "missing-node":
+    if kind in {"lost", "xid"}:
+        _log_xid(failure.value or _XID_LOST, host.nvml.gpus[failure.gpu].pci)
+    elif kind == "missing-node":
         _remove(f"/dev/nvidia{host.nvml.gpus[failure.gpu].minor}")
     elif kind == "missing-library":
         for path in _libraries(host, "libcuda.so"):
@@ -235,6 +238,16 @@ def _change_node(failure: HostFailure, host: Host) -> None:
             if path.endswith("/nvidia-fabricmanager/socket"):
                 _remove(host.root.rstrip("/") + path)
         _end_fabric_manager()
+
+
+def _log_xid(number: int, pci: PciAddress) -> None:
+    """Add the driver's message to the kernel's log, of which a simulated host has its own."""
+    address = f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}"
+    with open(_KERNEL_LOG, "a", encoding="ascii") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(
+            f"3,0,0,-;NVRM: Xid (PCI:{address}): {number}, pid='<unknown>', name=<unknown>\n"
+        )
 
 
 def _other_version(version: str) -> str:
