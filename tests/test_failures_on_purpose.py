@@ -42,6 +42,7 @@ def test_a_failure_is_named_with_value_and_gpu(text: str, failure: HostFailure) 
     [
         ("nvml", r"there is no failure 'nvml' \| name one of nvml-init, "),
         ("lost@", r"there is no failure 'lost@'"),
+        ("xid=many@1", r"xid=many: not a number of at most six digits \| change it"),
         ("lost=1", r"lost takes no value \| write lost$"),
         ("xid", r"xid needs the number of an Xid \| write xid=79@0"),
         ("xid=0", r"xid needs the number of an Xid"),

@@ -8,6 +8,7 @@ import pytest
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate import recipe
 from nvgraft_specs import profiles
+from nvgraft_specs.models.gpu_profile import Node, load_profile
 from nvgraft_specs.models.host import Device, Host, RegularFile, parse_host
 
 Captured = pytest.CaptureFixture[str]
@@ -21,10 +22,15 @@ def made(line: str) -> Host:
 @pytest.mark.parametrize("name", profiles.names())
 @pytest.mark.parametrize("driver", ["550.163.01", "570.172.08", "580.95.05"])
 def test_each_profile_makes_a_host(name: str, driver: str) -> None:
-    """Two GPUs of any product, with any branch whose files are known, are a valid document."""
-    host = made(f"2 x {name}, driver {driver}")
+    """Two GPUs of any product, with any branch that serves it and whose files are known, are a valid
+    document.
+    """
+    node = load_profile(name).node or Node(source="no limits")
+    driver = driver if int(driver[:3]) >= (node.first_driver or 0) else "570.172.08"
+    machine = node.machine or "x86_64"
+    host = made(f"2 x {name}, driver {driver}, {machine}")
     assert [gpu.profile for gpu in host.nvml.gpus] == [name, name]
-    assert f"/usr/lib/x86_64-linux-gnu/libcuda.so.{driver}" in host.files
+    assert f"/usr/lib/{machine}-linux-gnu/libcuda.so.{driver}" in host.files
     assert host.nvml.cuda_version in {"12.4", "12.8", "13.0"}
 
 
@@ -80,6 +86,22 @@ def test_the_parts_of_a_line() -> None:
         ("1 x t4, driver 570.10, numa x", r"numa x: not a number from 0 to 8"),
         ("1 x t4, driver 570.10, mig 1g.5gb", r"a NVIDIA T4 has no MIG \| leave mig out"),
         ("1 x l40s, driver 570.10, nvlink", r"a NVIDIA L40S has no NVLink \| leave nvlink"),
+        ("2 x b200, driver 565.57.01", r"does not know a NVIDIA B200 .* \| take .* 570 or newer"),
+        (
+            "1 x v100-sxm2-16gb, driver 590.44.01",
+            r"does not serve .* V100 .* \| take .* 580 or older",
+        ),
+        ("4 x gb200, driver 580.65.06", r"in aarch64 nodes alone \| add aarch64"),
+        (
+            "8 x gb200, driver 580.65.06, aarch64",
+            r"count 8: a node has 4 of NVIDIA GB200 .* at most",
+        ),
+        (
+            "8 x b200, driver 580.65.06, nvswitches 2",
+            r"does not list the NVSwitches .* \| write nvlink",
+        ),
+        ("8 x t4, 2 x l4, driver 570.10", r"'2 x l4' says again what .* \| write one product"),
+        ("1 x t4, driver 570.10, driver 550.10", r"'driver 550.10' says again"),
         ("1 x t4, driver 570.10, fast", r"'fast' is not a part of a host \| write for example"),
         ("", r"'' is not a part of a host"),
     ],

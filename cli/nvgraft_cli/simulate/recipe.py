@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import nvgraft_specs
 from nvgraft_specs import profiles
 from nvgraft_specs.cuda_versions import CUDA_VERSIONS
-from nvgraft_specs.models.gpu_profile import GpuProfile, load_profile
+from nvgraft_specs.models.gpu_profile import GpuProfile, Node, load_profile
 from nvgraft_specs.models.host import SCHEMA
 
 #: GPUs that one line can have; a board of eight, twice.
@@ -26,6 +26,8 @@ _BUSES = (0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)
 _UVM, _CAPS, _SWITCHES, _IMEX = 510, 234, 235, 233
 #: The oldest branch whose files are known.
 _OLDEST = 550
+#: The first generation of NVLink whose NVSwitches are reached through InfiniBand alone.
+_UNLISTED_SWITCHES = 5
 #: Minor numbers of MIG's capabilities: for each GPU, and for each GPU instance.
 _CAPS_FIRST, _CAPS_GPU, _CAPS_INSTANCE = 3, 135, 9
 _NAMESPACE = uuid.UUID("9a3c8a1c-2f6e-5f3e-8d4e-6e7667726166")
@@ -109,18 +111,25 @@ def _parse(text: str) -> _Recipe:
     for part in (part.strip() for part in text.split(",")):
         gpus = re.fullmatch(r"([0-9]{1,4}) ?x ?([a-z0-9-]+)", part)
         word, _, rest = part.partition(" ")
+        added: dict[str, str] = {}
         if gpus:
-            parts |= {"count": gpus.group(1), "profile": gpus.group(2)}
+            added = {"count": gpus.group(1), "profile": gpus.group(2)}
         elif word in {"driver", "mig", "nvswitches", "numa", "imex"} and rest:
-            parts[word] = rest
+            added = {word: rest}
         elif part in {"nvlink", *_MACHINES}:
-            parts["machine" if part in _MACHINES else part] = part
+            added = {"machine" if part in _MACHINES else part: part}
         else:
             raise WrongRecipe(
                 f"{part!r} is not a part of a host | write for example"
                 " '8 x h100-sxm, driver 570.172.08', and nvswitches 4, nvlink, numa 2, imex 4,"
                 " mig 3g.40gb 1g.10gb, or aarch64"
             )
+        if parts.keys() & added.keys():
+            raise WrongRecipe(
+                f"{part!r} says again what a part before it says | write one product, and each"
+                " part once; edit the document for a node with several products"
+            )
+        parts |= added
     if "profile" not in parts or "driver" not in parts:
         raise WrongRecipe(
             "the GPUs or the driver are missing | write for example"
@@ -143,19 +152,50 @@ def _parse(text: str) -> _Recipe:
     profile = load_profile(parts["profile"])
     if (numbers["nvswitches"] or "nvlink" in parts) and not profile.values().get("nvlinks"):
         raise WrongRecipe(f"a {profile.title} has no NVLink | leave nvlink and nvswitches out")
+    if numbers["nvswitches"] and profile.values()["nvlink_version"] >= _UNLISTED_SWITCHES:
+        raise WrongRecipe(
+            f"the driver does not list the NVSwitches of a {profile.title} | write nvlink instead"
+        )
     if "mig" in parts and profile.mig is None:
         raise WrongRecipe(f"a {profile.title} has no MIG | leave mig out")
+    driver = _driver_version(parts["driver"])
+    machine = parts.get("machine", "x86_64")
+    if profile.node is not None:
+        _check_node(profile, profile.node, numbers["count"], driver, machine)
     return _Recipe(
         numbers["count"],
         profile,
-        _driver_version(parts["driver"]),
-        parts.get("machine", "x86_64"),
+        driver,
+        machine,
         tuple(parts.get("mig", "").split()),
         numbers["nvswitches"],
         "nvlink" in parts,
         numbers["numa"],
         numbers["imex"],
     )
+
+
+def _check_node(profile: GpuProfile, node: Node, count: int, driver: str, machine: str) -> None:
+    """Refuse a driver, an architecture or a number of GPUs that no node with the product has."""
+    branch = int(driver.partition(".")[0])
+    if node.first_driver and branch < node.first_driver:
+        raise WrongRecipe(
+            f"driver {driver} does not know a {profile.title} | take one of branch"
+            f" {node.first_driver} or newer"
+        )
+    if node.last_driver and branch > node.last_driver:
+        raise WrongRecipe(
+            f"driver {driver} does not serve a {profile.title} | take one of branch"
+            f" {node.last_driver} or older"
+        )
+    if node.machine and machine != node.machine:
+        raise WrongRecipe(
+            f"a {profile.title} is in {node.machine} nodes alone | add {node.machine}"
+        )
+    if node.gpus and count > node.gpus:
+        raise WrongRecipe(
+            f"count {count}: a node has {node.gpus} of {profile.title} at most | change it"
+        )
 
 
 def _number(key: str, text: str, least: int, most: int) -> int:

@@ -145,6 +145,24 @@ class Mig(Strict):
     profiles: list[MigProfile] = Field(min_length=1, max_length=18)
 
 
+class Node(Strict):
+    """Which nodes can have the product. An absent key does not limit it."""
+
+    source: Line
+    first_driver: Annotated[int, Field(ge=100, le=999)] | None = Field(
+        default=None, description="the first driver branch that serves it"
+    )
+    last_driver: Annotated[int, Field(ge=100, le=999)] | None = Field(
+        default=None, description="the last driver branch that serves it"
+    )
+    machine: Literal["x86_64", "aarch64"] | None = Field(
+        default=None, description="the architecture of every node that has it"
+    )
+    gpus: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        default=None, description="GPUs that one node has at most"
+    )
+
+
 class GpuProfile(Strict):
     """One GPU product."""
 
@@ -156,6 +174,7 @@ class GpuProfile(Strict):
     )
     brand: Annotated[int, Field(ge=0, le=64)] = Field(description="NVML's brand number")
     facts: list[Facts] = Field(min_length=1)
+    node: Node | None = Field(default=None, description="absent: any node can have it")
     mig: Mig | None = Field(default=None, description="absent: the product has no MIG")
 
     @model_validator(mode="after")

@@ -57,7 +57,8 @@ _WITH_VALUE = frozenset(("nvml-init", "nvml-hang", "slow-start", "xid"))
 _IN_LIBRARIES = frozenset(
     ("nvml-init", "nvml-hang", "lost", "xid", "ecc", "slow-start", "fabric-manager-down")
 )
-_FORM = re.compile(r"([a-z-]+)(?:=([0-9]{1,6}))?(?:@([!-~]{1,80}))?")
+_NUMBER = re.compile(r"[0-9]{1,6}")
+_FORM = re.compile(rf"([a-z-]+)(?:=({_NUMBER.pattern}))?(?:@([!-~]{{1,80}}))?")
 
 _KERNEL_LOG = "/dev/kmsg"
 PROC_VERSION = "/proc/driver/nvidia/version"
@@ -83,6 +84,9 @@ def parse(text: str, host: Host) -> HostFailure:
     :raises UnknownFailure: there is no such failure, or the host cannot have it.
     """
     found = _FORM.fullmatch(text)
+    name, _, number = text.partition("@")[0].partition("=")
+    if name in _WITH_VALUE and number and _NUMBER.fullmatch(number) is None:
+        raise UnknownFailure(f"{name}={number}: not a number of at most six digits | change it")
     if found is None or found.group(1) not in KINDS:
         raise UnknownFailure(f"there is no failure {text!r} | name one of {', '.join(KINDS)}")
     kind, value, gpu = found.groups()
