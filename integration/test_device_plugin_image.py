@@ -5,6 +5,7 @@ started as its manifest says: without root, without a capability, on a read-only
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,26 +54,36 @@ class Podman:
 
 
 @pytest.fixture(scope="module")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+def podman() -> Iterator[Podman]:
     """Build the image without a registry and without a package index."""
-    store = tmp_path_factory.mktemp("store")
-    # In memory: the layers have 700 MB, and go at the end.
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(store)], check=True)
-    podman = Podman(store)
-    pip = store / "pip.conf"
+    # podman refuses a --runroot of more than 50 characters, which pytest's directories can have.
+    with tempfile.TemporaryDirectory(prefix="nvgraft.", dir="/run") as short:
+        store = Path(short)
+        # In memory: the layers have 700 MB, and go at the end.
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", short], check=True)
+        try:
+            podman = Podman(store)
+            try:
+                build(podman)
+                yield podman
+            finally:
+                podman.run("rm", "--all", "--force")
+        finally:
+            # Lazily: also what a container keeps open that could not be removed.
+            subprocess.run(["umount", "--recursive", "--lazy", short], check=True)
+
+
+def build(podman: Podman) -> None:
+    """Build the image of the Containerfile."""
+    pip = podman.store / "pip.conf"
     pip.write_text("[global]\nno-index = true\nfind-links = /wheels\n")
-    try:
-        podman.run("import", "-q", str(CACHE / "root.tar"), BASE)
-        podman.run(
-            *("build", "--isolation", "chroot", "--network", "host", "--pull-never", "--quiet"),
-            *("--volume", f"{CACHE / 'wheels'}:/wheels:ro", "--volume", f"{pip}:/etc/pip.conf:ro"),
-            *("--build-arg", f"BASE={BASE}", "--tag", IMAGE),
-            *("--file", str(CHECKOUT / "deploy/Containerfile"), str(CHECKOUT)),
-        )
-        yield podman
-    finally:
-        podman.run("rm", "--all", "--force")
-        subprocess.run(["umount", "--recursive", str(store)], check=True)
+    podman.run("import", "-q", str(CACHE / "root.tar"), BASE)
+    podman.run(
+        *("build", "--isolation", "chroot", "--network", "host", "--pull-never", "--quiet"),
+        *("--volume", f"{CACHE / 'wheels'}:/wheels:ro", "--volume", f"{pip}:/etc/pip.conf:ro"),
+        *("--build-arg", f"BASE={BASE}", "--tag", IMAGE),
+        *("--file", str(CHECKOUT / "deploy/Containerfile"), str(CHECKOUT)),
+    )
 
 
 def options(container: dict[str, Any], pod: dict[str, Any], node: Path) -> list[str]:
@@ -104,7 +115,7 @@ def appears(path: Path) -> bool:
     return path.exists()
 
 
-def test_the_image_serves_a_recorded_host(podman: Podman, tmp_path: Path) -> None:
+def test_the_image_serves_a_recorded_host(podman: Podman) -> None:
     """The pod of the manifest registers with the kubelet as user 65534, also with one that has made
     its socket anew, answers Allocate, writes a CDI specification and keeps the labels.
     """
@@ -112,13 +123,15 @@ def test_the_image_serves_a_recorded_host(podman: Podman, tmp_path: Path) -> Non
     config = yaml.safe_load((CHECKOUT / "deploy/config.yaml").read_text())["data"]
     pod = manifest["spec"]["template"]["spec"]
     (prepare,), (plugin, labels, keeper) = pod["initContainers"], pod["containers"]
+    node = podman.store / "node"  # a short path: it has a socket
+    node.mkdir()
     for volume in pod["volumes"]:
-        (tmp_path / volume["name"]).mkdir(mode=0o755 if volume["name"] == "config" else 0o750)
-    (tmp_path / "config/config.yaml").write_text(config["config.yaml"])
-    directory = str(tmp_path / "kubelet")
-    podman.run("run", "--rm", *options(prepare, pod, tmp_path), IMAGE, *prepare["args"])
+        (node / volume["name"]).mkdir(mode=0o755 if volume["name"] == "config" else 0o750)
+    (node / "config/config.yaml").write_text(config["config.yaml"])
+    directory = str(node / "kubelet")
+    podman.run("run", "--rm", *options(prepare, pod, node), IMAGE, *prepare["args"])
     start = ("run", "--detach", "--name")
-    podman.run(*start, "keeper", *options(keeper, pod, tmp_path), IMAGE, *keeper["args"])
+    podman.run(*start, "keeper", *options(keeper, pod, node), IMAGE, *keeper["args"])
     umask = os.umask(0o022)  # as the kubelet's
     try:
         kubelet = Kubelet(directory).__enter__()
@@ -126,12 +139,10 @@ def test_the_image_serves_a_recorded_host(podman: Podman, tmp_path: Path) -> Non
         os.umask(umask)
     served = ("--host", HOST, "--device-list-strategy=envvar,cdi-cri")
     podman.run(
-        *("run", "--detach", "--name", "plugin"), *options(plugin, pod, tmp_path), IMAGE, *served
+        *("run", "--detach", "--name", "plugin"), *options(plugin, pod, node), IMAGE, *served
     )
     words = [*labels["args"], "--host", HOST]
-    podman.run(
-        "run", "--detach", "--name", "labels", *options(labels, pod, tmp_path), IMAGE, *words
-    )
+    podman.run("run", "--detach", "--name", "labels", *options(labels, pod, node), IMAGE, *words)
     try:
         (registered,) = kubelet.wait_for(1)
         assert registered.resource_name == "nvidia.com/gpu"
@@ -141,8 +152,8 @@ def test_the_image_serves_a_recorded_host(podman: Podman, tmp_path: Path) -> Non
             answer = served_plugin.allocate(min(devices))
         assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == min(devices)
         assert answer.cdi_devices[0].name == f"k8s.device-plugin.nvidia.com/gpu={min(devices)}"
-        assert appears(tmp_path / "features/nvgraft")
-        assert os.listdir(tmp_path / "cdi") == ["k8s.device-plugin.nvidia.com-gpu.json"]
+        assert appears(node / "features/nvgraft")
+        assert os.listdir(node / "cdi") == ["k8s.device-plugin.nvidia.com-gpu.json"]
         probe = plugin["livenessProbe"]["httpGet"]
         url = f"http://localhost:{plugin['ports'][0]['containerPort']}{probe['path']}"
         ask = f"import urllib.request as r; print(r.urlopen({url!r}, timeout=20).status)"
@@ -155,6 +166,6 @@ def test_the_image_serves_a_recorded_host(podman: Podman, tmp_path: Path) -> Non
         kubelet.__exit__()
     said = podman.run("logs", "labels", errors=True)
     assert "labels to /etc/kubernetes" in said
-    assert os.listdir(tmp_path / "features") == []  # removed at the end
+    assert os.listdir(node / "features") == []  # removed at the end
     codes = podman.run("inspect", "--format", "{{.State.ExitCode}}", "plugin", "labels", "keeper")
     assert codes.split() == ["0", "0", "0"]
