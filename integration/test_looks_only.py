@@ -232,3 +232,36 @@ def test_this_host_is_read_before_the_command_is_confined(
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("skip: ")
+
+
+#: Commands that read the specifications of this machine.
+OF_SPECIFICATIONS = (
+    "plan --mode cdi --bundle web",
+    "why libcuda.so.1 --mode cdi --bundle web",
+    "prove --mode cdi --bundle web",
+    "explain --mode cdi --bundle web",
+    "doctor --mode cdi --bundle web",
+    "diff --mode legacy,cdi web",
+)
+
+
+@pytest.mark.requires("root")
+def test_root_reads_a_specification_in_yaml(installed: Installed, place: Path) -> None:
+    """Confined root reads /etc/cdi/nvidia.yaml, which no start of a container has converted
+    before: each command answers with the devices that it has.
+    """
+    make_bundle(place / "web", "NVIDIA_VISIBLE_DEVICES=0")
+    cli = installed.cli
+    script = f"mkdir -p /etc/cdi && {cli} cdi generate -o /etc/cdi/nvidia.yaml\n"
+    script += "".join(f"echo == {words}; {cli} {words} 2>&1\n" for words in OF_SPECIFICATIONS)
+    done = subprocess.run(
+        [cli, "simulate", "runfile-a10x2", "--", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=place,
+        timeout=300,
+    )
+    answers = done.stdout.split("== ")[1:]
+    assert len(answers) == len(OF_SPECIFICATIONS), done.stderr
+    assert [answer for answer in answers if "unresolvable" in answer] == []
+    assert all("libcuda.so" in answer for answer in answers[:4]), answers

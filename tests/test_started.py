@@ -6,6 +6,11 @@ from pathlib import Path
 import pytest
 
 from bundles import EVERYTHING, make_bundle
+from nvgraft.request.config import Config
+from nvgraft.system import child
+from nvgraft_cli.case.bundle import open_container
+from nvgraft_cli.case.hosts import HostSide
+from nvgraft_cli.case.started import start as start_container
 from nvgraft_cli.shell.main import main
 from planned import plan_bundle
 
@@ -174,3 +179,25 @@ def test_the_smallest_change_is_that_of_a_started_container(
     assert main([*words, "--format", "json"]) == 1
     (answer,) = json.loads(capsys.readouterr().out)["answers"]
     assert answer["smallest_change"] == ["NVIDIA_VISIBLE_DEVICES=all"]
+
+
+def test_a_command_reads_yaml_without_a_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A specification of this machine in YAML is converted in the command's own process: a confined
+    one cannot make a child that gives up root's rights.
+    """
+
+    def start(*_arguments: object, **_options: object) -> None:
+        raise AssertionError("a child was started")
+
+    monkeypatch.setattr(child, "start", start)
+    (tmp_path / "gpu.yaml").write_text(
+        "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n"
+        "- name: '0'\n  containerEdits:\n    env: [A=b]\n"
+    )
+    host = HostSide("here", Config(runtime_cdi_spec_dirs=(str(tmp_path),)), None)
+    bundle = make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=0")
+    with open_container(str(bundle)) as container:
+        started = start_container(container, host, "cdi")
+    assert [part.env for part in started.edits] == [(), ("A=b",)]

@@ -4,7 +4,8 @@ not in a child of its own (docs/decisions/0060).
 
 from collections.abc import Sequence
 
-from nvgraft.cdi.edits import CdiSpec
+from nvgraft.cdi.edits import CdiSpec, Generated
+from nvgraft.cdi.injection import inject as _inject
 from nvgraft.cdi.reader import SpecificationError, SpecificationFile
 from nvgraft.cdi.reader import parse_specifications as _parse
 from nvgraft.cdi.reader import read_specifications as _read
@@ -51,3 +52,11 @@ def parse_specification(raw: bytes, path: str) -> CdiSpec:
 def read_registry(directories: Sequence[str] = DIRECTORIES) -> Registry:
     """Return the devices of directories of specifications."""
     return _read_registry(directories, yaml=_InThisProcess())
+
+
+def inject(directories: Sequence[str], devices: Sequence[str]) -> Generated:
+    """Return the edits of devices of this host.
+
+    :raises nvgraft.base.errors.Refusal: as :func:`nvgraft.cdi.injection.inject`.
+    """
+    return _inject(directories, devices, _InThisProcess())

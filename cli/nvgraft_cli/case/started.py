@@ -156,7 +156,7 @@ class _CaseLook(SourceLook):
 
     def registered(self, devices: Sequence[str]) -> Generated:
         if self._side.document is None:
-            from nvgraft.cdi.injection import inject
+            from nvgraft_cli.case.specifications import inject
 
             found = inject(self._side.config.runtime_cdi_spec_dirs, devices)
             self.edits += found.edits
