@@ -8,12 +8,15 @@ import pytest
 
 from nvgraft.base.errors import Refusal
 from nvgraft.cdi.edits import CdiEdits, CdiHook, CdiMount, CdiNode
+from nvgraft.cdi.reader import SpecificationFile
 from nvgraft.plan.actions import Injection
 from nvgraft.request.config import Config
 from nvgraft.request.decision import Decision
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.edits_plan import plan_edits, requested
 from nvgraft_cli.case.hosts import HostSide, read_snapshot
+from nvgraft_cli.case.specifications import read_specifications
+from nvgraft_cli.diff.readers import cdi_side
 from nvgraft_cli.shell.main import main
 from nvgraft_specs.models.plan import parse_plan
 
@@ -178,6 +181,42 @@ def test_the_container_of_two_modes_is_named_by_the_option(capsys: Captured) -> 
     assert capsys.readouterr().out == by_position
     (line,) = [line for line in by_position.splitlines() if line.startswith("requirements")]
     assert line.split("→")[1].strip() == "none checked"
+
+
+def test_what_cdi_edits_lack_is_no_difference(capsys: Captured) -> None:
+    """One list of links is compared, each hook by its steps, and neither the entries of
+    /proc/driver/nvidia nor how device nodes are made: a note says why.
+    """
+    words = ["diff", "--mode", "legacy,jit-cdi", "--host", "runfile-a10x2", "--format", "json"]
+    assert main([*words, str(EXAMPLES / "one-gpu")]) == 1
+    diff = json.loads(capsys.readouterr().out)
+    names = [(change["kind"], change["what"], change["name"]) for change in diff["changes"]]
+    links = [name for _, what, name in names if what in {"link", "SONAME link"}]
+    assert len(links) == len(set(links))
+    assert not any("/proc/driver" in name for _, _, name in names)
+    assert ("added", "hook", "update-ldcache") in names
+    nodes = [change["fields"] for change in diff["changes"] if change["what"] == "device node"]
+    assert not any({"options", "mode"} & set(fields) for fields in nodes)
+    assert "/proc/driver/nvidia" in {entry["what"] for entry in diff["not_compared"]}
+
+
+@pytest.mark.parametrize("hooks", ["nvgraft", "nvidia"])
+def test_a_specification_with_one_hook_is_read_like_one_with_each(
+    hooks: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """The links and the steps of a specification do not depend on how many hooks take them."""
+    path = tmp_path / "spec.json"
+    words = ["cdi", "generate", "--host", "runfile-a10x2", "--format", "json"]
+    assert main([*words, "--hooks", hooks, "--output", str(path)]) == 0
+    capsys.readouterr()
+    (file,) = read_specifications([str(path)])
+    assert isinstance(file, SpecificationFile)
+    side = cdi_side("spec", file.spec, None)
+    assert side.links is not None
+    assert side.links["/usr/lib/x86_64-linux-gnu/libEGL_nvidia.so.0"]
+    assert side.hooks is not None
+    assert {"create-symlinks", "update-ldcache"} <= set(side.hooks)
+    assert "steps" not in side.hooks
 
 
 @pytest.mark.parametrize("host", ["jetson-orin", "wsl2-rtx3090"])

@@ -6,14 +6,16 @@ listed as not compared. A version change follows only from the driver's version 
 
 import posixpath
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from nvgraft_cli.case.planning import NO_GPUS
 from nvgraft_cli.diff.sides import ComparedMount, ComparedNode, Side
 from nvgraft_cli.diff.summary import summarise
 from nvgraft_specs.models.diff import SCHEMA, Change, Diff, NotCompared, SideInfo
+
+T = TypeVar("T")
 
 KINDS = {
     "plan": "a plan",
@@ -46,6 +48,9 @@ _VERSION_FACTS = {"host.driver_version", "host.cuda_version"}
 #: for the recorded host does not have it.
 _STAND_IN = "/proc/driver"
 
+#: What the hook covers with a copy for the container.
+_PROC = "/proc/driver/nvidia"
+
 
 def compare(a: Side, b: Side) -> Diff:
     """Return how ``b`` differs from ``a``."""
@@ -54,9 +59,14 @@ def compare(a: Side, b: Side) -> Diff:
     recorded_apart = (a.gpus is None) != (b.gpus is None)
     if recorded_apart:
         a, b = _of_files(a), _of_files(b)
+    apart = a.edits != b.edits and KINDS[a.kind] == KINDS[b.kind] == KINDS["plan"]
+    if apart:
+        a, b = _as_edits(a), _as_edits(b)
     comparison = _Comparison(a, b)
     if recorded_apart:
         comparison.leave_out("sockets, MPS directories and entries of /proc")
+    if apart:
+        comparison.leave_out_what_edits_lack()
     comparison.mounts()
     comparison.nodes()
     for aspect, what in _NAMED.items():
@@ -122,6 +132,14 @@ class _Comparison:
         silent = self.a if self.a.gpus is None else self.b
         why = f"{_silent(silent)} does not contain them"
         self.not_compared.append(NotCompared(what=what, why=why))
+
+    def leave_out_what_edits_lack(self) -> None:
+        """Note what cannot be compared between a plan of the hook and one of CDI edits."""
+        for what, why in (
+            (_PROC, "CDI edits leave the kernel's own, which shows all GPUs of the host"),
+            ("mount options of device nodes", "with CDI edits the OCI runtime makes the nodes"),
+        ):
+            self.not_compared.append(NotCompared(what=what, why=why))
 
     def mounts(self) -> None:
         """Compare mounts by target, then the remaining ones by name: these have moved.
@@ -302,6 +320,40 @@ def _without_stand_in(side: Side) -> Side:
         side,
         mounts={path: mount for path, mount in side.mounts.items() if path != _STAND_IN},
         order=None if side.order is None else [path for path in side.order if path != _STAND_IN],
+    )
+
+
+def _as_edits(side: Side) -> Side:
+    """Return the side of a plan without what CDI edits have no part in, and with one list of
+    links.
+    """
+
+    def kept(paths: Mapping[str, T] | None) -> dict[str, T]:
+        return {
+            path: entry
+            for path, entry in (paths or {}).items()
+            if path != _PROC and not path.startswith(f"{_PROC}/")
+        }
+
+    return replace(
+        side,
+        mounts=kept(side.mounts),
+        nodes={
+            path: replace(
+                node,
+                facts={
+                    name: fact
+                    for name, fact in node.facts.items()
+                    if name not in {"options", "mode", "type"}
+                },
+            )
+            for path, node in side.nodes.items()
+        },
+        files=kept(side.files),
+        directories=kept(side.directories),
+        links=_all_links(side),
+        soname_links={},
+        order=None if side.order is None else [*kept(dict.fromkeys(side.order))],
     )
 
 

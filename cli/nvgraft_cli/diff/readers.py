@@ -4,7 +4,7 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nvgraft.base.errors import Refusal
@@ -21,7 +21,7 @@ from nvgraft_cli.diff.sides import (
 )
 from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.errors import InputError
-from nvgraft_specs import gallery
+from nvgraft_specs import cdi_hooks, gallery
 from nvgraft_specs.documents import SIZE_LIMIT, DocumentError, load_json, read_bytes
 from nvgraft_specs.models.plan import parse_plan
 
@@ -53,6 +53,9 @@ _ATIME = {"relatime", "noatime", "strictatime", "nodiratime"}
 
 #: Lines of a mountinfo or of a log. Each mount in them takes some KiB of memory.
 _LINES = 30_000
+
+#: Steps of hooks whose arguments are compared as links and as directories of the loader cache.
+_SHOWN_BY_EFFECT = (cdi_hooks.CREATE_SYMLINKS, cdi_hooks.UPDATE_LDCACHE)
 
 #: Edits of a CDI specification that are compared as they are.
 _OTHER_EDITS = ("netDevices", "intelRdt", "additionalGids")
@@ -261,14 +264,21 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
         elif op == "group":
             groups.append(action["gid"])
         elif op == "hook":
-            name = f"{action['stage']} {action['path']} {' '.join(action['args'][1:])}"
-            hooks[name] = {"why": action["why"]}
+            for command, words in _commands(action["path"], action["args"]):
+                hooks[command] = {
+                    "path": action["path"],
+                    "stage": action["stage"],
+                    "why": action["why"],
+                }
+                if command not in _SHOWN_BY_EFFECT:
+                    hooks[command]["args"] = words
         else:
             side.cache |= {
                 directory: {"position": index, "why": action["why"]}
                 for index, directory in enumerate(action["dirs"])
             }
     side.order = order
+    side.edits = bool(environment)
     side.decision = (document["decision"], document["reason"])
     side.cuda = document["host"].get("cuda_version")
     side.gpus = [""] * len(gpu_nodes(nodes))
@@ -285,6 +295,25 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
         for finding in document["findings"]
     }
     return side
+
+
+def _commands(path: str, args: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each sub-command of a hook and its words: one that takes steps has several."""
+    words = list(args[1:])
+    if words[:1] == [cdi_hooks.CTK_WORD]:
+        words = words[1:]
+    if words[:1] == [cdi_hooks.CONFIG_OPTION]:
+        words = words[2:]
+    if words[:1] != [cdi_hooks.STEPS]:
+        yield (words[0] if words else posixpath.basename(path)), words[1:]
+        return
+    step: list[str] = []
+    for word in [*words[1:], cdi_hooks.NEXT]:
+        if word != cdi_hooks.NEXT:
+            step.append(word)
+        elif step:
+            yield step[0], step[1:]
+            step = []
 
 
 def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -337,18 +366,18 @@ def cdi_side(label: str, spec: "CdiSpec", device: str | None) -> Side:
             key, _, value = entry.partition("=")
             environment[key] = {"value": value}
         for hook in edits.hooks:
-            command = hook.args[1] if len(hook.args) > 1 else posixpath.basename(hook.path)
-            flags = list(zip(hook.args[2::2], hook.args[3::2], strict=False))
-            if command == "create-symlinks":
-                for flag, value in flags:
-                    if flag == "--link":
-                        target, _, link = value.partition("::")
-                        links[link] = {"target": target}
-            elif command == "update-ldcache":
-                cache |= {value: {} for flag, value in flags if flag == "--folder"}
-            hooks[command] = {"path": hook.path, "stage": hook.stage, "env": list(hook.env)}
-            if command not in {"create-symlinks", "update-ldcache"}:
-                hooks[command] |= {"args": list(hook.args), "timeout": hook.timeout}
+            for command, words in _commands(hook.path, hook.args):
+                flags = list(zip(words[0::2], words[1::2], strict=False))
+                if command == cdi_hooks.CREATE_SYMLINKS:
+                    for flag, value in flags:
+                        if flag == "--link":
+                            target, _, link = value.partition("::")
+                            links[link] = {"target": target}
+                elif command == cdi_hooks.UPDATE_LDCACHE:
+                    cache |= {value: {} for flag, value in flags if flag == "--folder"}
+                hooks[command] = {"path": hook.path, "stage": hook.stage, "env": list(hook.env)}
+                if command not in _SHOWN_BY_EFFECT:
+                    hooks[command] |= {"args": words, "timeout": hook.timeout}
         rest = edits.document()
         hooks |= {name: {"value": rest[name]} for name in _OTHER_EDITS if name in rest}
     rules = {

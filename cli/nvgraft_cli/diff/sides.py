@@ -82,6 +82,8 @@ class Side:
     gpus: list[str] | None = None
     gpu_facts: dict[str, Any] | None = None
     capabilities: list[str] | None = None
+    #: whether a plan is of CDI edits, which know no capabilities
+    edits: bool = False
     #: the expressions that were checked before the plan was made
     requirements: list[str] | None = None
     #: for a host without a container: the outcome of each container of the documentation

@@ -60,4 +60,6 @@ def _requirements(side: Side) -> str | None:
 
 
 def _capabilities(side: Side) -> str | None:
+    if side.edits:
+        return "not looked at: all of the driver"
     return None if side.capabilities is None else ",".join(side.capabilities) or "none"
