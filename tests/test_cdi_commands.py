@@ -185,6 +185,10 @@ HOOK = "createContainer"
         ),
         ({"deviceNodes": [{"path": "/etc"}]}, ("not-a-device", "/etc is not a device")),
         (
+            {"deviceNodes": [{"path": "/dev/null", "type": "b", "major": 1, "minor": 3}]},
+            ("not-a-device", "/dev/null is not of type b"),
+        ),
+        (
             {"deviceNodes": [{"path": "/dev/null", "major": 195}]},
             ("node-numbers", "/dev/null has the numbers 1:3, not 195:0"),
         ),

@@ -182,7 +182,8 @@ def test_a_node_that_is_not_there_is_refused(tmp_path: Path, written: Document, 
     put(tmp_path / "etc/a.json", spec(device("0", deviceNodes=[written])))
     line = refusal(tmp_path, "nvidia.com/gpu=0")
     assert line.startswith(f"failed to inject CDI devices: failed to inject devices: {said}")
-    assert " | " in line and "\n" not in line
+    assert f" | {tmp_path}/etc/a.json: " in line
+    assert "\n" not in line
 
 
 def test_this_machine_is_read(tmp_path: Path) -> None:

@@ -200,6 +200,33 @@ BAD: dict[str, tuple[Document, str]] = {
         document(mounts=[MOUNT | {"containerPath": "/./../"}]),
         "a mount over / hides",
     ),
+    "over / by a name": (
+        document(mounts=[MOUNT | {"containerPath": "/usr/.."}]),
+        "a mount over / hides",
+    ),
+    "control character": (
+        document(mounts=[MOUNT | {"options": ["ro", "a\tb"]}]),
+        "options[1]: 'a\\tb' has a control character | remove it",
+    ),
+    "control character in a path": (
+        document(deviceNodes=[{"path": "/dev/x\x7f"}]),
+        "path: '/dev/x\\x7f' has a control character",
+    ),
+    "negative": (document(deviceNodes=[{"path": "/x", "minor": -1}]), "minor: -1 is out of range"),
+    "closID": (document(intelRdt={"closID": "../x"}), "closID: invalid closID '../x' | write"),
+    "interface": (
+        document(netDevices=[{"hostInterfaceName": "", "name": "a"}]),
+        "hostInterfaceName: is empty | name the network interface",
+    ),
+    "interface twice": (
+        document(
+            netDevices=[
+                {"hostInterfaceName": "a", "name": "x"},
+                {"hostInterfaceName": "b", "name": "x"},
+            ]
+        ),
+        "netDevices[1].name: 'x' is named twice | name each network interface once",
+    ),
     "relative": (document(mounts=[MOUNT | {"containerPath": "t"}]), "'t' is not an absolute path"),
     "no source": (document(mounts=[MOUNT | {"hostPath": ""}]), "hostPath: invalid mount, empty"),
     "NUL": (document(mounts=[MOUNT | {"hostPath": "/a\0b"}]), "contains a NUL character"),

@@ -249,6 +249,14 @@ def test_rare_edits_are_written_too() -> None:
     assert made["hooks"] == {"poststop": [{"path": "/hook", "timeout": 3}]}
 
 
+@pytest.mark.parametrize(("permissions", "access"), [("", "rwm"), ("r", "r"), ("none", "")])
+def test_the_access_of_a_node(permissions: str, access: str) -> None:
+    """A node without permissions gets all; "none" is a rule without access, as CDI has it."""
+    node = CdiNode("/dev/x", type="c", major=7, minor=1, permissions=permissions)
+    made = edited(visible("0"), "jit-cdi", CdiEdits(nodes=[node]))[0]
+    assert [rule["access"] for rule in made["linux"]["resources"]["devices"]] == [access]
+
+
 def test_a_process_that_is_missing_gets_no_variable() -> None:
     """Without a process the low-level runtime refuses the container; edits do not invent one."""
     document = visible("0")

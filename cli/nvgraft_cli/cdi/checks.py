@@ -131,6 +131,11 @@ def _node(path: str, node: CdiNode) -> Iterator[SpecFinding]:
         cause = f"{place} is not a device"
         yield SpecFinding("not-a-device", "error", path, 0, cause, fix)
         return
+    declared = stat.S_ISBLK if node.type == "b" else stat.S_ISCHR
+    if node.type in {"b", "c", "u"} and not declared(mode):
+        cause = f"{place} is not of type {node.type}"
+        yield SpecFinding("not-a-device", "error", path, 0, cause, fix)
+        return
     numbers = os.major(status.st_rdev), os.minor(status.st_rdev)
     if node.major and (node.major, node.minor) != numbers:
         cause = f"{place} has the numbers {numbers[0]}:{numbers[1]}, not {node.major}:{node.minor}"

@@ -1,7 +1,8 @@
 """Make values of the document of a CDI specification, or say what is wrong with it.
 
 What is accepted is what CDI's own reader accepts (0.3.0 to 1.1.0), except for what no container can
-have: a mount over /, a path that is not absolute.
+have: a mount over /, a path that is not absolute, a control character in a path or an option, a
+negative device number.
 
 Source: https://github.com/cncf-tags/container-device-interface (pkg/cdi, specs-go/version.go).
 """
@@ -9,7 +10,15 @@ Source: https://github.com/cncf-tags/container-device-interface (pkg/cdi, specs-
 from __future__ import annotations
 
 from nvgraft.base import jsontext
-from nvgraft.cdi.edits import CdiDevice, CdiEdits, CdiHook, CdiMount, CdiNode, CdiSpec
+from nvgraft.cdi.edits import (
+    NO_PERMISSIONS,
+    CdiDevice,
+    CdiEdits,
+    CdiHook,
+    CdiMount,
+    CdiNode,
+    CdiSpec,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,13 +37,13 @@ _STAGES = (
     "poststop",
 )
 _NODE_TYPES = ("", "b", "c", "u", "p")
-#: Permissions that mean no device rule.
-_NO_PERMISSIONS = "none"
 
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _ALPHANUMERIC = _LETTERS | frozenset("0123456789")
 
 _UINT32 = (0, (1 << 32) - 1)
+#: Characters of a closID.
+_CLOS_LIMIT = 4095
 _INT64 = (-(1 << 63), (1 << 63) - 1)
 
 _SEE = "see the CDI specification, or write the file again: nvgraft cdi generate"
@@ -125,12 +134,23 @@ def _edits(holder: _Members) -> CdiEdits:
         hooks=map(_hook, part.parts("hooks", _HOOK)),
         mounts=map(_mount, part.parts("mounts", _MOUNT)),
         gids=part.numbers("additionalGids", _UINT32),
-        net_devices=[
-            (device.text("hostInterfaceName"), device.text("name"))
-            for device in part.parts("netDevices", _INTERFACE)
-        ],
+        net_devices=_net_devices(part),
         intel_rdt=_intel_rdt(part.part("intelRdt", _RDT)),
     )
+
+
+def _net_devices(part: _Members) -> list[tuple[str, str]]:
+    devices: list[tuple[str, str]] = []
+    for device in part.parts("netDevices", _INTERFACE):
+        pair = device.text("hostInterfaceName"), device.text("name")
+        for index, name in enumerate(("hostInterfaceName", "name")):
+            if not pair[index]:
+                raise device.invalid(name, "is empty", "name the network interface")
+            if any(pair[index] == other[index] for other in devices):
+                fix = "name each network interface once"
+                raise device.invalid(name, f"{pair[index]!r} is named twice", fix)
+        devices.append(pair)
+    return devices
 
 
 def _env(part: _Members) -> list[str]:
@@ -146,15 +166,15 @@ def _node(part: _Members) -> CdiNode:
     kind, permissions = part.text("type", ""), part.text("permissions", "")
     if kind not in _NODE_TYPES:
         raise part.invalid("type", f"invalid type {kind!r}", "write b, c, u or p")
-    if permissions != _NO_PERMISSIONS and permissions.strip("rwm"):
+    if permissions != NO_PERMISSIONS and permissions.strip("rwm"):
         fix = "write some of r, w and m"
         raise part.invalid("permissions", f"invalid permissions {permissions!r}", fix)
     return CdiNode(
         part.path("path"),
-        host_path=part.text("hostPath", ""),
+        host_path=part.plain("hostPath", part.text("hostPath", "")),
         type=kind,
-        major=part.number("major", _INT64) or 0,
-        minor=part.number("minor", _INT64) or 0,
+        major=part.number("major", _UINT32) or 0,
+        minor=part.number("minor", _UINT32) or 0,
         mode=part.number("fileMode", _UINT32),
         permissions=permissions,
         uid=part.number("uid", _UINT32),
@@ -166,10 +186,24 @@ def _mount(part: _Members) -> CdiMount:
     source, target, kind = part.text("hostPath"), part.path("containerPath"), part.text("type", "")
     if not source:
         raise part.invalid("hostPath", "invalid mount, empty host path", _SEE)
-    if not set(target.split("/")) - {"", ".", ".."}:
+    if not _leads_below_root(target):
         fix = "mount single files or directories"
         raise part.invalid("containerPath", "a mount over / hides the container's image", fix)
-    return CdiMount(source, target, tuple(part.texts("options")), kind)
+    options = part.texts("options")
+    for index, option in enumerate(options):
+        part.plain("options", option, index)
+    return CdiMount(part.plain("hostPath", source), target, tuple(options), kind)
+
+
+def _leads_below_root(path: str) -> bool:
+    """Tell whether an absolute path without links names something else than /."""
+    depth = 0
+    for name in path.split("/"):
+        if name == "..":
+            depth = max(depth - 1, 0)
+        elif name not in {"", "."}:
+            depth += 1
+    return depth > 0
 
 
 def _hook(part: _Members) -> CdiHook:
@@ -186,6 +220,13 @@ def _intel_rdt(part: _Members | None) -> dict[str, object] | None:
     if part is None:
         return None
     members: dict[str, object] = {name: part.text(name, "") for name in _RDT_TEXTS}
+    clos = part.text("closID", "")
+    if (
+        clos in {".", ".."}
+        or (clos != "/" and ("/" in clos or "\n" in clos))
+        or len(clos) > _CLOS_LIMIT
+    ):
+        raise part.invalid("closID", f"invalid closID {clos!r}", "write the name of one directory")
     members |= {name: part.switch(name) for name in _RDT_SWITCHES}
     members["schemata"] = part.texts("schemata")
     return {name: member for name, member in members.items() if member}
@@ -255,6 +296,12 @@ class _Members:
         value = self.text(name)
         if not value.startswith("/"):
             raise self.invalid(name, f"{value!r} is not an absolute path", _ABSOLUTE)
+        return self.plain(name, value)
+
+    def plain(self, name: str, value: str, *deeper: int) -> str:
+        """Return the value of a member, which must have no control character."""
+        if any(char < " " or char == "\x7f" for char in value):
+            raise self.invalid(name, f"{value!r} has a control character", "remove it", *deeper)
         return value
 
     def number(self, name: str, bounds: tuple[int, int]) -> int | None:

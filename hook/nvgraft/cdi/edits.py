@@ -29,6 +29,10 @@ def links_step(links: Iterable[str]) -> list[tuple[str, ...]]:
     return [("create-symlinks", *words)] if words else []
 
 
+#: Permissions of a device node that mean a device rule without access.
+NO_PERMISSIONS = "none"
+
+
 class CdiNode(Value):
     """A device node. ``host_path`` is "" if it is the same on the host; without ``major``, numbers
     and type are the host's.

@@ -68,8 +68,8 @@ def resolve(
         found = registry.devices[name]
         if found.file.path not in seen:
             seen.add(found.file.path)
-            parts.append(_completed(found.file.spec.edits, lstat))
-        parts.append(_completed(found.device.edits, lstat))
+            parts.append(_completed(found.file.spec.edits, lstat, found.file.path))
+        parts.append(_completed(found.device.edits, lstat, found.file.path))
     return Generated(_with_last_values(parts), log)
 
 
@@ -112,9 +112,15 @@ def _unresolvable(registry: Registry, unknown: Sequence[str]) -> Refusal:
     return Refusal("", f"{_ERROR}unresolvable CDI devices {', '.join(unknown)}", "; ".join(hints))
 
 
-def _completed(edits: CdiEdits, lstat: Callable[[str], os.stat_result]) -> CdiEdits:
-    """Return the edits with nodes that have type, numbers and mode."""
-    return _copied(edits, edits.env, [_complete(node, lstat) for node in edits.nodes])
+def _completed(edits: CdiEdits, lstat: Callable[[str], os.stat_result], file: str) -> CdiEdits:
+    """Return the edits with nodes that have type, numbers and mode.
+
+    :param file: the specification, for errors.
+    """
+    try:
+        return _copied(edits, edits.env, [_complete(node, lstat) for node in edits.nodes])
+    except Refusal as refusal:
+        raise Refusal(refusal.stage, refusal.text, f"{file}: {refusal.hint}") from None
 
 
 def _complete(node: CdiNode, lstat: Callable[[str], os.stat_result]) -> CdiNode:

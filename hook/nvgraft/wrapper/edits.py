@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nvgraft.base.jsontext import dumps
 from nvgraft.base.paths import clean
-from nvgraft.cdi.edits import CdiEdits, CdiHook, CdiMount, CdiNode
+from nvgraft.cdi.edits import NO_PERMISSIONS, CdiEdits, CdiHook, CdiMount, CdiNode
 from nvgraft.request.oci import as_array, as_number, as_object, as_string
 from nvgraft_specs import graphics_files as table
 
@@ -167,12 +167,13 @@ def _node(node: CdiNode, uid: int, gid: int) -> dict[str, object]:
 
 
 def _rule(node: CdiNode) -> dict[str, object]:
+    access = node.permissions or table.NODE_ACCESS
     return {
         "allow": True,
         "type": node.type or _CHARACTER,
         "major": node.major,
         "minor": node.minor,
-        "access": node.permissions or table.NODE_ACCESS,
+        "access": "" if access == NO_PERMISSIONS else access,
     }
 
 
