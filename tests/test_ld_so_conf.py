@@ -22,6 +22,8 @@ def load(files: dict[str, str]) -> Configuration:
             raise FileNotFoundError(path) from None
 
     def names(path: str) -> list[str]:
+        if path in files:
+            raise NotADirectoryError(path)
         start = path.rstrip("/") + "/"
         return list(
             dict.fromkeys(
@@ -49,6 +51,16 @@ def test_an_image_without_ld_so_conf_has_no_directories() -> None:
     """Without ld.so.conf there are no directories, and nothing was left out."""
     configuration = load({})
     assert (configuration.directories, configuration.beyond) == ([], "")
+
+
+def test_files_in_the_place_of_directories_include_nothing() -> None:
+    """A pattern that goes on behind a file matches nothing there, as for ldconfig."""
+    files = {
+        "/etc/ld.so.conf": "include /etc/*/*.conf /etc/version/x.conf\n/last",
+        "/etc/version": "12",
+        "/etc/x/a.conf": "/a",
+    }
+    assert load(files).directories == ["/a", "/last"]
 
 
 def test_includes_are_read_in_place_and_sorted() -> None:

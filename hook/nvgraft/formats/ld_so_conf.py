@@ -37,9 +37,10 @@ class Configuration:
     """The ``directories`` of a configuration, in order. ``beyond`` says which bound was met first,
     or is "".
 
-    :param read: returns a file's text; raises FileNotFoundError, or OSError with EFBIG for more
+    :param read: returns a file's text; raises FileNotFoundError, NotADirectoryError, or OSError with EFBIG for more
         than FILE_LIMIT bytes.
-    :param names: returns the names in a directory; none where there is no directory.
+    :param names: returns the names in a directory; none, or NotADirectoryError, where there is no
+        directory.
     """
 
     def __init__(self, read: Callable[[str], bytes], names: Callable[[str], list[str]]) -> None:
@@ -66,7 +67,7 @@ class Configuration:
         self.files.append(path)
         try:
             text = self._read(path).decode("utf-8", "surrogateescape")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
             if error.errno != errno.EFBIG:
@@ -119,7 +120,10 @@ class Configuration:
 
     def _listed(self, directory: str) -> list[str]:
         left = _NAMES - self._compared
-        names = sorted(self._names(directory)) if left else []
+        try:
+            names = sorted(self._names(directory)) if left else []
+        except NotADirectoryError:
+            return []
         if len(names) > left or not left:
             self._meet(f"includes from directories with more than {_NAMES} names")
             del names[left:]
