@@ -1,5 +1,6 @@
 """CDI specifications of hosts and plans: equal to recorded output of `nvidia-ctk cdi generate`."""
 
+import contextlib
 import json
 import os
 import stat
@@ -459,12 +460,16 @@ def test_a_snapshot_has_all_that_a_specification_needs(
     monkeypatch.setenv("PATH", OFFLINE_PATH)
     path = tmp_path / "host.json"
     assert main(["snapshot", "-o", str(path)]) == 0
-    assert main(["cdi", "generate", "--format", "json"]) == 0
+    words = ["cdi", "generate", "--format", "json", "--nvidia-cdi-hook-path"]
+    assert main([*words, sys.executable]) == 0
     live = capsys.readouterr()
-    assert main(["cdi", "generate", "--format", "json", "--host", str(path)]) == 0
+    assert main([*words, sys.executable, "--host", str(path)]) == 0
     assert capsys.readouterr() == live
     assert live.err == ""
-    assert json.loads(live.out) == generate(document)
+    live_text = live.out.replace(sys.executable, HOOK).replace(
+        f'"{os.path.basename(sys.executable)}"', f'"{os.path.basename(HOOK)}"'
+    )
+    assert json.loads(live_text) == generate(document)
 
 
 def test_drm_nodes_are_recorded() -> None:
@@ -729,15 +734,43 @@ def test_the_kind_and_the_devices_can_be_chosen(tmp_path: Path, capsys: Captured
 def test_hooks_that_are_left_out(tmp_path: Path, capsys: Captured) -> None:
     """Single steps of the hooks can be left out, or all of them."""
     host = saved(tmp_path / "host.json", "")
-    words = ["--disable-hook", "enable-cuda-compat", "--disable-hook", "update-ldcache"]
-    document = generated(capsys, "--host", host, *words)
-    assert [hook["args"][1] for hook in document["containerEdits"]["hooks"]] == [
-        "create-symlinks",
-        "disable-device-node-modification",
-        "update-application-profile",
-    ]
+    apart = ["--disable-hook", "enable-cuda-compat", "--disable-hook", "update-ldcache"]
+    for words in (apart, ["--disable-hook", "enable-cuda-compat,update-ldcache"]):
+        document = generated(capsys, "--host", host, *words)
+        assert [hook["args"][1] for hook in document["containerEdits"]["hooks"]] == [
+            "create-symlinks",
+            "disable-device-node-modification",
+            "update-application-profile",
+        ]
     document = generated(capsys, "--host", host, "--disable-hook", "all")
     assert "hooks" not in document["containerEdits"]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--vendor", "a b"], "invalid kind 'a b/gpu' | write VENDOR/CLASS: each begins with"),
+        (["--class", "9"], "invalid kind 'nvidia.com/9' | write VENDOR/CLASS: each begins with"),
+        (
+            ["--nvidia-cdi-hook-path", "bin/hook"],
+            "--nvidia-cdi-hook-path: bin/hook is not an absolute path | engines refuse such hooks",
+        ),
+        (
+            ["--disable-hook", "update-ldcache,ldconfig"],
+            "argument --disable-hook: invalid choice: 'ldconfig' (choose from create-symlinks,",
+        ),
+    ],
+)
+def test_a_specification_that_engines_would_refuse(
+    tmp_path: Path, capsys: Captured, words: list[str], error: str
+) -> None:
+    """It is not written: one line names the option, the cause and the fix."""
+    written = tmp_path / "nvidia.yaml"
+    host = saved(tmp_path / "host.json", "")
+    with contextlib.suppress(SystemExit):
+        assert main(["cdi", "generate", "--host", host, "--output", str(written), *words]) == 2
+    assert error in capsys.readouterr().err
+    assert not written.exists()
 
 
 def test_one_hook_of_nvgraft(tmp_path: Path, capsys: Captured) -> None:
@@ -802,6 +835,30 @@ def test_the_roots_of_this_machine(
     assert f"nodes in {root}/dev, or name the root of the nodes: --dev-root /" in error
     assert main(["cdi", "generate", *words, "--dev-root", f"{root}/none"]) == 1
     assert f"open failed: {root}/none: no such file" in capsys.readouterr().err
+
+
+@pytest.mark.requires("root")
+def test_a_program_of_hooks_that_is_missing(tmp_path: Path, capsys: Captured) -> None:
+    """On this machine the program of the hooks must be there, or no container starts: the
+    specification is written, with a warning. Where nothing runs it, its absence is nothing.
+    """
+    root = tmp_path / "driver"
+    library = root / "usr/lib64/libcuda.so.535.1"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"")
+    (root / "dev").mkdir()
+    os.mknod(root / "dev/nvidia0", 0o666 | stat.S_IFCHR, os.makedev(195, 0))
+    program = tmp_path / "cdi-hook"
+    words = ["cdi", "generate", "--mode", "management", "--driver-root", str(root)]
+    words += ["--nvidia-cdi-hook-path", str(program)]
+    warning = f"the hooks run {program}, which is not there: no container will start | install it"
+    assert main(words) == 0
+    assert warning in capsys.readouterr().err
+    assert main([*words, "--disable-hook", "all"]) == 0
+    assert warning not in capsys.readouterr().err
+    program.touch()
+    assert main(words) == 0
+    assert warning not in capsys.readouterr().err
 
 
 def test_a_tegra_board(tmp_path: Path, capsys: Captured) -> None:

@@ -112,6 +112,20 @@ def test_a_wrong_line_has_cause_and_fix(line: str, message: str) -> None:
         recipe.make_document(line)
 
 
+def test_mig_devices_have_minor_numbers() -> None:
+    """A GPU that can do MIG has the table of all minor numbers, which CDI specifications need."""
+    line = "2 x h100-sxm, driver 570.172.08, mig 3g.40gb 1g.10gb"
+    host = made(line)
+    table = host.files["/proc/driver/nvidia-caps/mig-minors"]
+    assert isinstance(table, RegularFile)
+    rows = dict(row.split() for row in (table.content or "").splitlines())
+    for index, gpu in enumerate(host.nvml.gpus):
+        for device in gpu.mig_devices:
+            place = f"gpu{index}/gi{device.gpu_instance}"
+            for name in (f"{place}/access", f"{place}/ci{device.compute_instance}/access"):
+                assert f"/dev/nvidia-caps/nvidia-cap{rows[name]}" in host.files
+
+
 def test_make_prints_the_document(capsys: Captured) -> None:
     """`--make` prints a document that can be read, with the name of --name."""
     assert main(["simulate", "--make", "2 x l4, driver 570.172.08", "--name", "node17"]) == 0

@@ -65,13 +65,24 @@ def add_content(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--disable-hook",
-        metavar="STEP",
-        choices=(*cdi_hooks.ALL_STEPS, ALL),
-        action="append",
-        help=f"leave out a step of the hooks ({', '.join(cdi_hooks.ALL_STEPS)}), or all; may be"
+        metavar="STEP[,STEP...]",
+        type=_steps,
+        action="extend",
+        help=f"leave out steps of the hooks ({', '.join(cdi_hooks.ALL_STEPS)}), or all; may be"
         " given more than once",
     )
     add_hook_path(parser)
+
+
+def _steps(text: str) -> list[str]:
+    """Return the steps of one --disable-hook."""
+    steps = text.split(",")
+    for step in steps:
+        if step not in {*cdi_hooks.ALL_STEPS, ALL}:
+            raise argparse.ArgumentTypeError(
+                f"invalid choice: {step!r} (choose from {', '.join((*cdi_hooks.ALL_STEPS, ALL))})"
+            )
+    return steps
 
 
 def add_form(parser: argparse.ArgumentParser) -> None:

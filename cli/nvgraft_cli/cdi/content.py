@@ -4,10 +4,12 @@ hooks that make them usable.
 
 import argparse
 import os
+from collections.abc import Iterator
 from functools import cached_property
 
 from nvgraft.base.errors import Refusal
 from nvgraft.cdi import platform
+from nvgraft.cdi.checking import KIND_FIX, is_kind
 from nvgraft.cdi.classes import (
     ClassDevices,
     gated_devices,
@@ -28,6 +30,7 @@ from nvgraft_cli.case.hosts import open_host
 from nvgraft_cli.cdi import DEFAULT_STRATEGIES, HOOK, MODES
 from nvgraft_cli.cdi.roots import with_dev_root
 from nvgraft_cli.register.installation import default_prefix
+from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import cdi_hooks
 
 #: Mode -> the variable of the gated component whose devices it has.
@@ -152,6 +155,7 @@ class SpecContent:
     """What the command line asks a specification to contain.
 
     :param config: what config.toml says about hooks.
+    :raises InputError: engines would refuse the specification.
     """
 
     def __init__(self, args: argparse.Namespace, config: Config) -> None:
@@ -165,6 +169,11 @@ class SpecContent:
         path = args.nvidia_cdi_hook_path or (
             f"{default_prefix()}/bin/{cdi_hooks.PROGRAM}" if own else HOOK
         )
+        if not os.path.isabs(path):
+            raise InputError(
+                f"--nvidia-cdi-hook-path: {path} is not an absolute path | engines refuse such"
+                " hooks: name the program from / on"
+            )
         self._program = HookProgram(
             path,
             together=own and config.cdi_hooks == "one",
@@ -175,6 +184,7 @@ class SpecContent:
         """Return the specification of a host, and a line for each device that it lacks.
 
         :raises Refusal: the host has no driver or no device.
+        :raises InputError: engines would refuse the kind.
         """
         mode = self._mode
         if mode == "auto":
@@ -188,9 +198,8 @@ class SpecContent:
             for note in notes:
                 hint += f"; {note}"
             raise Refusal("detection", "no devices", hint)
-        vendor, _, name = MODES[mode].partition("/")
         written = class_spec(
-            f"{self._vendor or vendor}/{self._class or name}",
+            self._kind(mode),
             {
                 device: contents.without_steps(self._disabled)
                 for device, contents in found.devices.items()
@@ -199,7 +208,25 @@ class SpecContent:
             self._program,
             all_device=self._all_device,
         )
+        if isinstance(host, ThisHost):
+            notes = [*notes, *self._missing_program(written)]
         return with_dev_root(written, host.dev_root), notes
+
+    def _missing_program(self, spec: CdiSpec) -> Iterator[str]:
+        path = self._program.path
+        parts = (spec.edits, *(device.edits for device in spec.devices))
+        if any(part.hooks for part in parts) and not os.path.exists(path):
+            yield (
+                f"the hooks run {path}, which is not there: no container will start"
+                " | install it, or write the specification with --hooks nvgraft"
+            )
+
+    def _kind(self, mode: str) -> str:
+        vendor, _, name = MODES[mode].partition("/")
+        kind = f"{self._vendor or vendor}/{self._class or name}"
+        if not is_kind(kind):
+            raise InputError(f"invalid kind {kind!r} | {KIND_FIX}")
+        return kind
 
     def _find(self, mode: str, host: RecordedHost | ThisHost) -> tuple[ClassDevices, list[str]]:
         if mode == "nvml":

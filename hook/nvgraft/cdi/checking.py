@@ -46,6 +46,7 @@ _UINT32 = (0, (1 << 32) - 1)
 _CLOS_LIMIT = 4095
 _INT64 = (-(1 << 63), (1 << 63) - 1)
 
+KIND_FIX = "write VENDOR/CLASS: each begins with a letter, and has letters, digits, _, - and ."
 _SEE = "see the CDI specification, or write the file again: nvgraft cdi generate"
 _ABSOLUTE = "write an absolute path"
 
@@ -92,9 +93,8 @@ def spec_of(value: object) -> CdiSpec:
         fix = f"upgrade nvgraft, or write the specification in version {VERSIONS[-1]}"
         raise top.invalid("cdiVersion", f"invalid version {version!r}", fix)
     kind = top.text("kind")
-    if not _is_kind(kind):
-        fix = "write VENDOR/CLASS: each begins with a letter, and has letters, digits, _, - and ."
-        raise top.invalid("kind", f"invalid kind {kind!r}", fix)
+    if not is_kind(kind):
+        raise top.invalid("kind", f"invalid kind {kind!r}", KIND_FIX)
     common = _edits(top)
     devices: dict[str, CdiDevice] = {}
     for part in top.parts("devices", _DEVICE):
@@ -232,7 +232,8 @@ def _intel_rdt(part: _Members | None) -> dict[str, object] | None:
     return {name: member for name, member in members.items() if member}
 
 
-def _is_kind(kind: str) -> bool:
+def is_kind(kind: str) -> bool:
+    """Tell whether a kind is VENDOR/CLASS, as CDI has them."""
     vendor, _, name = kind.partition("/")
     return _is_name(vendor, _LETTERS, "_-.") and _is_name(name, _LETTERS, "_-.")
 

@@ -37,8 +37,8 @@ class Configuration:
     """The ``directories`` of a configuration, in order. ``beyond`` says which bound was met first,
     or is "".
 
-    :param read: returns a file's text; raises FileNotFoundError, NotADirectoryError, or OSError with EFBIG for more
-        than FILE_LIMIT bytes.
+    :param read: returns a file's text; raises FileNotFoundError, NotADirectoryError, or OSError
+        with EFBIG for more than FILE_LIMIT bytes.
     :param names: returns the names in a directory; none, or NotADirectoryError, where there is no
         directory.
     """
