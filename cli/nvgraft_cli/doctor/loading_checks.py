@@ -230,7 +230,7 @@ def library_path(patient: Patient) -> Iterator[Diagnosis]:
         return
     libs_dir = patient.injected.target.libs_dir
     tried = next(iter(missing.values())).tried
-    searched = ", ".join(dict.fromkeys(path.rpartition("/")[0] for path, _ in tried))
+    searched = ", ".join(dict.fromkeys(one.path.rpartition("/")[0] for one in tried))
     yield Diagnosis(
         f"{seen}: {'it is' if len(missing) == 1 else 'they are'} mounted in {libs_dir}, and the "
         f"loader searches {searched}",

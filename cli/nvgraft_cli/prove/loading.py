@@ -12,7 +12,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.dynamic import BadElf, Dynamic
 from nvgraft_cli.case.planned_tree import PlannedTree
-from nvgraft_cli.prove.search import Located, Requester, Searcher
+from nvgraft_cli.prove.search import Located, Requester, Searcher, Tried
 
 #: A loader's words for a library that it did not find.
 NOT_FOUND = "cannot open shared object file: No such file or directory"
@@ -39,6 +39,7 @@ class Object:
     :ivar facts: None where they are not recorded.
     :ivar needs: the objects that it needs, in order; empty where ``already_loaded`` is set.
     :ivar already_loaded: how it had been loaded before, or "" if it was not.
+    :ivar tried: the paths that the loader tried before this one.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Object:
     facts: Dynamic | None
     needs: list["Object"] = field(default_factory=list)
     already_loaded: str = ""
+    tried: tuple[Tried, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +59,13 @@ class Failure:
 
     :ivar needed_by: the object that needs ``name``, or "".
     :ivar words: the loader's message.
-    :ivar tried: the paths that the loader tried, each with the reason why it did not take it.
+    :ivar tried: the paths that the loader tried.
     """
 
     needed_by: str
     name: str
     words: str
-    tried: tuple[tuple[str, str], ...] = ()
+    tried: tuple[Tried, ...] = ()
 
 
 @dataclass(slots=True)
@@ -339,6 +341,7 @@ class _LoadedObjects:
             located.how,
             self._tree.from_host(located.file),
             facts,
+            tried=located.tried,
         )
         self._by_file[located.file] = entered
         self._by_name.setdefault(name, entered)

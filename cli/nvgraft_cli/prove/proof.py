@@ -21,6 +21,7 @@ from nvgraft_cli.prove.search import (
     Loader,
     Requester,
     Searcher,
+    Tried,
     default_loader,
     read_loader,
     read_static_loader,
@@ -124,7 +125,9 @@ class Proof:
                     "asked_by": failure.needed_by,
                     "name": failure.name,
                     "words": failure.words,
-                    "tried": [{"path": path, "reason": why} for path, why in failure.tried],
+                    "tried": [
+                        {"path": tried.path, "reason": tried.reason} for tried in failure.tried
+                    ],
                 }
                 for failure in self.load.failures
             ],
@@ -167,8 +170,8 @@ class Proof:
             yield printable(("first failure: " if number == 0 else "then: ") + failure.words)
             if failure.needed_by:
                 yield f"  needed by {printable(failure.needed_by)}"
-            for path, why in failure.tried:
-                yield f"  tried {printable(path)}: {printable(why)}"
+            for tried in failure.tried:
+                yield f"  tried {printable(tried.path)}: {printable(tried.reason)}"
         if self.load.unknown:
             yield ""
             yield from (f"not known: {printable(text)}" for text in self.load.unknown)
@@ -396,7 +399,7 @@ def _without_loader(
             f"the image has musl's loader /lib/{musl[0]}, which cannot load programs and libraries "
             "that are built for glibc"
         )
-    tried = ((path, _words(error)),)
+    tried = (Tried(path, _words(error)),)
     if "/" in what:
         failure = Failure(what, path, f"{what}: No such file or directory", tried)
     else:

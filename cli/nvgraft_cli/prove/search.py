@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from nvgraft.formats.ldcache import loader_flags
 from nvgraft.formats.ldcache_table import Row, Table
@@ -79,7 +80,7 @@ _MUSL_ORIGIN = re.compile(r"\$ORIGIN|\$\{ORIGIN\}")
 _CACHE_PATH = re.compile(rb"(?<![\x21-\x7e])(/[\x21-\x7e]*/ld\.so\.cache)\0")
 
 #: The rules "how" of a library in one of the loader's own directories, and in its cache.
-_BUILT_IN = "directory built into the loader"
+BUILT_IN = "directory built into the loader"
 CACHED = "loader cache"
 
 
@@ -120,6 +121,17 @@ class Requester:
         return self.facts.search or SearchPaths()
 
 
+class Tried(NamedTuple):
+    """A path that the loader tried and did not take.
+
+    :ivar how: the rule by which it came to it.
+    """
+
+    path: str
+    reason: str
+    how: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Located:
     """A library that the loader has found.
@@ -127,11 +139,13 @@ class Located:
     :ivar path: its path as the loader names it.
     :ivar file: its file, symbolic links followed.
     :ivar how: the rule by which it was found.
+    :ivar tried: the paths that the loader tried before.
     """
 
     path: str
     file: str
     how: str
+    tried: tuple[Tried, ...] = ()
 
 
 def default_loader(machine: str, bits: int) -> str:
@@ -206,7 +220,7 @@ class Searcher:
     :param access: the files that the container's process may read.
     :param volumes: what is mounted over the image's files.
 
-    :ivar tried: the paths that the last search did not take, in order, each with the reason.
+    :ivar tried: the paths that the last search did not take, in order.
     :ivar undecided: whether the last search may find the library by a fact in ``unknown``.
     :ivar unknown: facts that are not known and that may change the result.
     """
@@ -235,7 +249,7 @@ class Searcher:
         self.loader = loader
         self.unknown: list[str] = []
         self.undecided = False
-        self.tried: list[tuple[str, str]] = []
+        self.tried: list[Tried] = []
         self._preload = environment.get("LD_PRELOAD", "")
         library_path = environment.get("LD_LIBRARY_PATH", "")
         count_paths(tree, "LD_LIBRARY_PATH", library_path)
@@ -314,7 +328,7 @@ class Searcher:
             if located is not None:
                 logs.debug("found", library=name, file=path, how=how)
                 return located
-            logs.debug("skipped", name=path, reason=self.tried[-1][1])
+            logs.debug("skipped", name=path, reason=self.tried[-1].reason)
             other_class = bits or other_class
         if other_class:
             raise BadElf(f"{name}: wrong ELF class: ELFCLASS{other_class}")
@@ -328,27 +342,29 @@ class Searcher:
         count_paths(self._tree, path, path)
         resolved = self._resolved(path)
         if self._hidden(path, resolved) or resolved is None:
-            self.tried.append((path, "does not exist"))
+            self.tried.append(Tried(path, "does not exist", how))
             return None, 0
         node = self._tree.lstat(resolved)
         if node is not None and node.type == "dir":
             raise BadElf(f"{path}: cannot read file data: Is a directory")
         if not self._access.may_read(resolved):
-            self.tried.append((path, "the container's user may not read it"))
+            self.tried.append(Tried(path, "the container's user may not read it", how))
             return None, 0
         try:
             facts = self.facts(resolved)
         except BadElf as error:
             raise BadElf(f"{path}: {error}") from error
         except OSError:
-            return Located(path, resolved, how), 0  # it exists; what it needs is not recorded
+            return Located(
+                path, resolved, how, tuple(self.tried)
+            ), 0  # what it needs is not recorded
         if (facts.machine, facts.bits) != (self._machine, self._bits):
             reason = f"for another machine: {facts.machine}, {facts.bits} bits"
             if self.loader.musl:
                 raise BadElf(f"{path}: {reason}")  # musl stops at the first file
-            self.tried.append((path, reason))
+            self.tried.append(Tried(path, reason, how))
             return None, facts.bits if facts.bits != self._bits else 0
-        return Located(path, resolved, how), 0
+        return Located(path, resolved, how, tuple(self.tried)), 0
 
     def _hidden(self, path: str, resolved: str | None) -> bool:
         """Tell whether a volume covers a path. What a volume with files has there is not known."""
@@ -387,7 +403,7 @@ class Searcher:
             yield cached
         if not no_defaults:
             for directory in self._directories:
-                yield from self._in_directory(directory, name, _BUILT_IN)
+                yield from self._in_directory(directory, name, BUILT_IN)
 
     def _in_directory(self, directory: str, name: str, how: str) -> Iterator[tuple[str, str]]:
         """Yield the paths to try in a directory, first those in glibc-hwcaps subdirectories."""
@@ -453,7 +469,7 @@ class Searcher:
                 for directory in filter(None, requester.origin.join(parts).split(":")):
                     yield f"{directory}/{name}", f"RPATH of {requester.path}"
         for directory in self._directories:
-            yield f"{directory}/{name}", _BUILT_IN
+            yield f"{directory}/{name}", BUILT_IN
 
     def _expand(self, entries: list[str], requester: Requester | None) -> list[str]:
         """Expand $ORIGIN and $LIB; like the loader, leave out entries that cannot be expanded."""
