@@ -31,6 +31,8 @@ CUDA_PACKAGES = CHECKOUT / ".cache/cuda"
 CDI_ENGINES = CHECKOUT / ".cache/engines"
 #: A root file system and Python packages, of which the device plugin's image is built.
 PLUGIN_IMAGE = CHECKOUT / ".cache/plugin-image"
+#: axe-core, unpacked.
+AXE = CHECKOUT / ".cache/axe/axe_playwright_python/axe.min.js"
 IN_CI = os.environ.get("CI") == "true"
 #: Further recorded behaviour and its rigs, which only some checkouts have beside them.
 SHARED_RECORDS = CHECKOUT.parent / "shared" / "reference"
@@ -178,6 +180,7 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "ldconfig": _program("ldconfig"),
     "busybox": _static_busybox,
     "chromium": lambda: _program("chromium")() or _program("chromedriver")(),
+    "axe": lambda: "" if AXE.exists() else f"no {AXE} (./dev test unpacks it)",
     "overlayfs": _filesystem("overlay"),
     "fuse": lambda: "" if Path("/dev/fuse").exists() else "no /dev/fuse here (modprobe fuse?)",
     "squashfs": _image("squashfs", "mksquashfs"),

@@ -20,6 +20,8 @@ from selenium.webdriver.common.keys import Keys
 from bundles import EVERYTHING, make_bundle
 from harness import Installed
 
+AXE = Path(__file__).parents[1] / ".cache/axe/axe_playwright_python/axe.min.js"
+
 pytestmark = pytest.mark.requires("root", "chromium")
 
 #: A volume's path by which a hostile image tries to add elements to a page.
@@ -132,7 +134,7 @@ def test_the_page_loads_nothing_and_has_no_errors(page: webdriver.Chrome, addres
     ]
     assert [url for url in requests if not url.startswith("data:")] == [address]
     assert log(page, "browser") == []
-    assert page.execute_script("return document.querySelectorAll('main h2').length") == 9
+    assert page.execute_script("return document.querySelectorAll('main h2').length") == 10
 
 
 def test_the_page_forbids_connections_and_foreign_code(page: webdriver.Chrome) -> None:
@@ -163,56 +165,137 @@ def test_hostile_names_are_text(page: webdriver.Chrome) -> None:
     assert HOSTILE in [fact["value"] for fact in place["facts"]]
 
 
-def test_the_filter_shows_one_capability(page: webdriver.Chrome) -> None:
-    """The filter shows one capability's files in steps and tree, and how many."""
-    everything = visible_texts(page, "#files summary code")
-    page.find_element(By.CSS_SELECTOR, "input[value=video]").click()
-    files = visible_texts(page, "#files summary code")
-    assert len(files) == 4
-    parts = ("nvcuvid", "encode", "opticalflow", "vdpau")
-    assert all(any(part in name for part in parts) for name in files)
-    assert visible_texts(page, "#files h3") == [
-        text for text in visible_texts(page, "#files h3") if text.startswith("video")
-    ]
+def lines(page: webdriver.Chrome) -> list[str]:
+    """Return the names of the visible lines of the picture."""
+    script = (
+        "return [...document.querySelectorAll('.picture.wide .line')]"
+        ".filter((e) => getComputedStyle(e).display !== 'none').map((e) => e.ariaLabel)"
+    )
+    names: list[str] = page.execute_script(script)
+    return names
+
+
+def choose(page: webdriver.Chrome, label: str) -> None:
+    """Click the switch with a label."""
+    page.find_element(By.XPATH, f"//form//label[normalize-space()='{label}']/input").click()
+
+
+def test_a_capability_s_switch_takes_its_mounts_away(page: webdriver.Chrome) -> None:
+    """Without a capability its mounts are in no picture, list and tree, and come back with it."""
+    before = lines(page), visible_texts(page, "#files summary code")
     tree = visible_texts(page, "#after summary code")
-    assert tree[:4] == ["/", "usr/", "lib/", "x86_64-linux-gnu/"]
-    assert {name.split(".so")[0] for name in tree[4:]} == {
-        "libnvcuvid",
-        "libnvidia-encode",
-        "libnvidia-opticalflow",
-        "libvdpau_nvidia",
-    }
-    assert page.find_element(By.ID, "status").text.startswith(f"4 of {len(everything)} mounted, ")
-    page.find_element(By.CSS_SELECTOR, "input[value='']").click()
-    assert visible_texts(page, "#files summary code") == everything
+    assert page.find_element(By.ID, "status").text == f"As asked: {len(before[0])} mounts."
+    assert not page.find_element(By.ID, "changed").is_displayed()
+    choose(page, "video")
+    gone = set(before[0]) - set(lines(page))
+    assert len(gone) == 4
+    assert all(name.endswith(", video") for name in gone)
+    left = visible_texts(page, "#files summary code")
+    parts = ("nvcuvid", "encode", "opticalflow", "vdpau")
+    assert [name for name in before[1] if name not in left] == [
+        name for name in before[1] if any(part in name for part in parts)
+    ]
+    assert not [text for text in visible_texts(page, "#files h3") if text.startswith("video")]
+    assert not [name for name in visible_texts(page, "#after summary code") if "nvcuvid" in name]
+    assert page.find_element(By.ID, "status").text.endswith(f" {len(before[0]) - 4} mounts.")
+    assert (
+        "NVIDIA_DRIVER_CAPABILITIES=compat32,compute," in page.find_element(By.ID, "command").text
+    )
+    page.find_element(By.CSS_SELECTOR, "#changed button").click()
+    assert (lines(page), visible_texts(page, "#files summary code")) == before
+    assert visible_texts(page, "#after summary code") == tree
+
+
+def test_switches_of_devices_and_mode_change_the_verdict(page: webdriver.Chrome) -> None:
+    """One GPU, none and another mode: the verdict, the picture and the searches are those of it."""
+    assert "GPUs 2" in visible_texts(page, ".picture.wide .box text")
+    choose(page, "GPU 1")
+    assert "GPUs 1" in visible_texts(page, ".picture.wide .box text")
+    assert {name for name in lines(page) if "/dev/nvidia1" in name} != set()
+    assert {name for name in lines(page) if "/dev/nvidia0 " in name} == set()
+    assert page.find_element(By.ID, "command").text == "--env NVIDIA_VISIBLE_DEVICES=1"
+    choose(page, "none")
+    assert "without a GPU" in page.find_element(By.ID, "status").text
+    choose(page, "all")
+    assert not page.find_element(By.ID, "changed").is_displayed()
+    choose(page, "jit-cdi")
+    assert page.find_element(By.ID, "command").text == "--mode jit-cdi"
+    assert {name for name in lines(page) if "/dev/nvidia1" in name} != set()
+
+
+def test_a_line_can_be_picked(page: webdriver.Chrome) -> None:
+    """A picked line tells both paths, its capability, its reason and how it is mounted."""
+    script = (
+        "const e = [...document.querySelectorAll('.picture.wide .line')]"
+        ".find((e) => e.ariaLabel.includes('nvidia-smi')); const b = e.querySelector('path');"
+        "const p = b.getPointAtLength(b.getTotalLength() * .1).matrixTransform(b.getScreenCTM());"
+        "return [p.x, p.y]"
+    )
+    x, y = page.execute_script(script)
+    actions = webdriver.ActionChains(page)
+    pointer = actions.w3c_actions.pointer_action
+    pointer.move_to_location(round(x), round(y))  # type: ignore[no-untyped-call]
+    actions.click().perform()
+    panel = page.find_element(By.ID, "picked").text
+    for words in ("/usr/bin/nvidia-smi", "utility", "nvidia-smi: PATH", "nosuid", "17 B"):
+        assert words in panel, panel
+    press(page, Keys.ESCAPE)
+    assert not page.find_element(By.ID, "picked").is_displayed()
+
+
+def test_a_box_opens_its_mounts(page: webdriver.Chrome) -> None:
+    """A picked box lists its mounts, and one of the list is picked like its line."""
+    box = page.find_element(By.XPATH, "//*[@data-name='programs /usr/bin']")
+    box.click()
+    names = [one.text for one in page.find_elements(By.CSS_SELECTOR, "#picked li button")]
+    assert "/usr/bin/nvidia-smi" in names
+    assert len(names) == int(box.text.split()[1])
+    page.find_element(By.CSS_SELECTOR, "#picked li button").click()
+    assert "From" in page.find_element(By.ID, "picked").text
+    assert len(page.find_elements(By.CSS_SELECTOR, ".line.picked")) == 1
 
 
 def test_the_keyboard_reaches_and_opens_everything(page: webdriver.Chrome) -> None:
-    """The keyboard follows a skip link, changes the filter and opens reasons."""
+    """The keyboard follows a skip link, sets switches, picks lines and boxes, and opens reasons."""
     press(page, Keys.TAB)
     assert focused(page) == "A Skip to the story"
     assert page.execute_script("return document.activeElement.getBoundingClientRect().left") >= 0
     press(page, Keys.ENTER)
     assert page.execute_script("return document.activeElement.id") == "story"
     page.execute_script("document.querySelector('input[name=capability]').focus()")
+    every = len(lines(page))
+    press(page, Keys.SPACE)
+    assert len(lines(page)) < every
+    press(page, Keys.SPACE)
+    assert len(lines(page)) == every
+    page.execute_script("document.querySelector('input[name=mode]:checked').focus()")
+    press(page, Keys.TAB, Keys.TAB)
+    label = "return document.activeElement.ariaLabel"
+    first = page.execute_script(label)
+    assert first == lines(page)[0]
     press(page, Keys.ARROW_DOWN)
-    assert focused(page) == "INPUT utility"
-    assert all(text.startswith("utility") for text in visible_texts(page, "#files h3"))
-    press(page, Keys.TAB)
+    assert page.execute_script(label) == lines(page)[1]
+    assert page.execute_script("return document.activeElement.ariaChecked") == "true"
+    assert page.find_element(By.ID, "picked").is_displayed()
+    press(page, Keys.ESCAPE, Keys.TAB)
+    assert page.execute_script("return document.activeElement.getAttribute('role')") == "button"
+    press(page, Keys.ENTER)
+    assert page.find_elements(By.CSS_SELECTOR, "#picked li button") != []
+    page.execute_script("document.getElementById('reasons').focus()")
     assert focused(page) == "BUTTON Open all reasons"
     outline = page.execute_script(
         "const s = getComputedStyle(document.activeElement); return [s.outlineStyle, "
         "s.outlineWidth]"
     )
     assert outline == ["solid", "3px"]
-    page.execute_script("document.querySelector('#files details:not([hidden]) summary').focus()")
+    page.execute_script("document.querySelector('#files li:not([hidden]) summary').focus()")
     reason = "#files details[open] dd"
     for key in (Keys.ENTER, Keys.SPACE):
         close = "for (const e of document.querySelectorAll('#files details')) e.open = false"
         page.execute_script(close)
         assert visible_texts(page, reason) == []
         press(page, key)
-        assert visible_texts(page, reason)[-1] == "utility"
+        assert visible_texts(page, reason) != []
 
 
 def test_one_button_opens_all_reasons(page: webdriver.Chrome) -> None:
@@ -236,10 +319,12 @@ def test_everything_interactive_has_a_name(page: webdriver.Chrome) -> None:
         if not node.get("ignored"):
             name = node.get("name", {}).get("value", "")
             roles.setdefault(node["role"]["value"], []).append(name)
-    for role in ("link", "button", "radio", "DisclosureTriangle"):
+    for role in ("link", "button", "radio", "checkbox", "DisclosureTriangle"):
         assert roles[role], role
         assert all(name.strip() for name in roles[role]), role
-    assert {"banner", "navigation", "main", "contentinfo", "form", "status"} <= set(roles)
+    assert {"banner", "navigation", "main", "contentinfo", "form", "status", "radiogroup"} <= set(
+        roles
+    )
     assert all(roles["region"])
     levels = page.execute_script(
         "return [...document.querySelectorAll('h1,h2,h3,h4')].map((e) => +e.tagName[1])"
@@ -248,6 +333,62 @@ def test_everything_interactive_has_a_name(page: webdriver.Chrome) -> None:
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
     assert page.execute_script("return document.documentElement.lang") == "en"
+
+
+@pytest.mark.requires("axe")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 390])
+def test_axe_finds_nothing_serious(scheme: str, width: int, page: webdriver.Chrome) -> None:
+    """axe-core finds nothing serious, with a line picked and all reasons open."""
+    page.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+    )
+    page.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == 390},
+    )
+    try:
+        page.find_element(By.ID, "reasons").click()
+        page.execute_script(
+            "[...document.querySelectorAll('.box')].find((e) => e.checkVisibility())"
+            ".dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+        )
+        page.execute_script(AXE.read_text())
+        found = page.execute_async_script(
+            "const done = arguments[0]; axe.run().then((r) => done(r.violations.map("
+            "(v) => [v.impact, v.id, v.nodes.map((n) => n.html.slice(0, 120))])))"
+        )
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert [one for one in found if one[0] in {"serious", "critical"}] == []
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_no_text_of_the_picture_overlaps(width: int, page: webdriver.Chrome) -> None:
+    """Each text of the picture is inside its box, and no box overlaps another."""
+    page.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == 390},
+    )
+    try:
+        outside, overlaps = page.execute_script(
+            """
+            const boxes = [...document.querySelectorAll(".box")].filter((e) => e.checkVisibility());
+            const place = (e) => e.getBoundingClientRect();
+            const inside = (a, b) => a.left >= b.left && a.right <= b.right && a.top >= b.top && a.bottom <= b.bottom;
+            const apart = (a, b) => a.right <= b.left || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top;
+            const rects = boxes.map((e) => place(e.querySelector("rect")));
+            return [
+              boxes.flatMap((e, n) => [...e.querySelectorAll("text")].filter((t) => !inside(place(t), rects[n])).map((t) => t.textContent)),
+              rects.flatMap((a, n) => rects.slice(n + 1).filter((b) => !apart(a, b))).length,
+            ];
+            """
+        )
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert (outside, overlaps) == ([], 0)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

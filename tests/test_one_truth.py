@@ -104,12 +104,14 @@ def test_forward_compatibility_by_the_hook_is_no_trouble(tmp_path: Path, capsys:
 
 
 def test_the_page_names_the_file(tmp_path: Path, capsys: Captured) -> None:
-    """The page of ``explain`` has the file and the reason in the loader's step and its heading."""
+    """The page of ``explain`` begins with doctor's verdict, and names the file with the reason."""
     files, env, _, trouble = CASES["a stub on LD_LIBRARY_PATH"]
     bundle, page = made(tmp_path / "b", files, *env), tmp_path / "page.html"
     text(capsys, "explain", "--html", str(page), "--bundle", bundle)
-    html = page.read_text().replace("&#x27;", "'")
-    assert f"; but {trouble}</h1>" in html
+    html = page.read_text().replace("&#39;", "'")
+    assert f"; but {trouble}</p>" in html
+    *_, verdict = text(capsys, "doctor", "--bundle", bundle)
+    assert f">{verdict}</h1>" in html
     assert (
         f"<dt>{CUDA}</dt><dd><code>{STUB}</code> "
         '<span class="why">of the image, not the host\'s: LD_LIBRARY_PATH;' in html

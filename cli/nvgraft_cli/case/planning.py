@@ -157,12 +157,22 @@ class Case:
         links += [ChainLink("hook", "hook", line) for line in lines if HOOK_IS in line]
         return (*self.handover.chain, *links)
 
+    @property
+    def mode(self) -> str:
+        """How the container is started."""
+        return self._mode
+
     def with_env(self, env: Sequence[str]) -> "Case":
         """Return the case of the container with ``NAME=VALUE`` entries added."""
         if self.handover is None:
             return Case(self.host, self._given.with_env(env), self._mode)
         handover = self.handover.with_env(env)
         return Case(self.host, handover.container, self._mode, handover)
+
+    def in_mode(self, mode: str) -> "Case":
+        """Return the case of the container, of no pod, started in another way."""
+        assert self.handover is None
+        return Case(self.host, self._given.rewritten(self._given.data), mode)
 
     @property
     def decision(self) -> Decision:

@@ -1,7 +1,7 @@
 """The facts that checks read about a host and a container, also where a part of them is broken."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -219,6 +219,10 @@ class Patient:
         """The path and the architecture of the container's program if the host does not run it."""
         _ = self.rootfs
         return foreign_program(self.case.planned_tree, self.container, self.host.facts.machine)
+
+    def know(self, proofs: Iterable[Proof]) -> None:
+        """Take answers that :meth:`proof` would give, where the caller has them already."""
+        self._proofs |= {proof.what: proof for proof in proofs}
 
     def proof(self, name: str) -> Proof:
         """Return what ``nvgraft prove`` says of a library or program of the container; it is asked

@@ -13,6 +13,7 @@ from nvgraft_cli.shell.output import print_document, write_whole
 if TYPE_CHECKING:
     from nvgraft_cli.case.planning import Case
     from nvgraft_cli.explain.story import Story
+    from nvgraft_cli.pods.handover import PodOnNode
 
 _EXAMPLES = """\
 examples:
@@ -44,8 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="the address of the documentation, for links (default: the installed one, if any)",
     )
-    parser.set_defaults(run=run, looks_only=True, open_first=ask_first)
+    parser.set_defaults(run=run, looks_only=True, open_first=_open_first)
     parser.set_defaults(deliver=_deliver, page_to=None)
+
+
+def _open_first(args: argparse.Namespace) -> None:
+    ask_first(args)
+    if args.html is not None:
+        from nvgraft_cli.doctor.machine import probe_first
+
+        probe_first(args)
 
 
 def _deliver(args: argparse.Namespace) -> None:
@@ -62,16 +71,16 @@ def run(args: argparse.Namespace) -> int:
     """
     from nvgraft_cli.explain import text
     from nvgraft_cli.explain.steps import tell
-    from nvgraft_cli.pods.opening import opened_case
+    from nvgraft_cli.pods.opening import opened_case_of_pod
 
     if args.docs is not None and not _is_address(args.docs):
         raise InputError(
             f"--docs {args.docs}: not an address of pages | pass https://..., file:///... or a path"
         )
-    with opened_case(args) as case:
+    with opened_case_of_pod(args) as (case, pod):
         story = tell(case)
         if args.html is not None:
-            _write_page(args, case, story)
+            _write_page(args, case, pod, story)
             return int(story.decision == "refuse")
     if args.format == "json":
         print_document(story.document())
@@ -99,15 +108,20 @@ def _docs_from(page: str) -> str | None:
     return docs and quote(os.path.relpath(docs, os.path.dirname(os.path.abspath(page))))
 
 
-def _write_page(args: argparse.Namespace, case: "Case", story: "Story") -> None:
+def _write_page(
+    args: argparse.Namespace, case: "Case", pod: "PodOnNode | None", story: "Story"
+) -> None:
     from nvgraft_cli.explain.directories import before_and_after
-    from nvgraft_cli.explain.page import render
+    from nvgraft_cli.explain.page import page
+    from nvgraft_cli.explain.whatif import compute
 
     plan, _ = case.outcome
+    whatif = compute(case, pod)
+    trees = before_and_after(case, plan, whatif.union) if plan.decision == "inject" else None
     docs = _docs_from(args.html) if args.docs is None else args.docs.rstrip("/")
-    page = render(story, before_and_after(case, plan) if plan.decision == "inject" else None, docs)
+    text = page(story, whatif, trees, docs)
     if args.page_to is None:  # not confined: another program called main()
-        write_whole(args.html, page.encode())
+        write_whole(args.html, text.encode())
         return
     with open(args.page_to, "w", encoding="utf-8") as pipe:
-        pipe.write(page)
+        pipe.write(text)

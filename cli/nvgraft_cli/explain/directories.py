@@ -57,20 +57,23 @@ class _Planned:
     size: int | None = None
 
 
-def before_and_after(case: Case, plan: Plan) -> tuple[TreeNode, TreeNode]:
+def before_and_after(
+    case: Case, plan: Plan, others: Plan | None = None
+) -> tuple[TreeNode, TreeNode]:
     """Return the root of the image, and that of the container after ``plan`` is applied.
 
-    :param plan: a plan whose decision is inject.
+    :param others: a plan with further actions, of which the tree after has the paths too.
     """
     image = case.target.tree
-    planned = _planned(plan)
+    planned = _planned(plan) if others is None else _planned(others) | _planned(plan)
     names: dict[str, set[str]] = {"/": set()}
     for path in planned:
         while path != "/":
             parent = posixpath.dirname(path)
             names.setdefault(parent, set()).add(posixpath.basename(path))
             path = parent
-    builder = _Builder(image, case.planned_on(image), planned, names)
+    after = PlannedTree(image, plan if others is None else others, case.host.facts)
+    builder = _Builder(image, after, planned, names)
     root = Node("dir", 0o755)
     return builder.before("/", root), builder.after("/", root, in_tmpfs=False)
 
@@ -79,7 +82,7 @@ def _planned(plan: Plan) -> dict[str, _Planned]:
     planned: dict[str, _Planned] = {}
     capability_of: dict[str, str] = {}  # a mounted library -> its capability
     for action in plan.actions:
-        path = _path(action)
+        path = path_of(action)
         if not path:
             continue
         entry = kernel_entry(action)
@@ -108,7 +111,8 @@ def _planned(plan: Plan) -> dict[str, _Planned]:
     return planned
 
 
-def _path(action: Action) -> str:
+def path_of(action: Action) -> str:
+    """Return the path that an action makes, covers or changes, or ""."""
     if isinstance(action, Bind | Tmpfs):
         return action.target
     if isinstance(action, MakeDirectory | Symlink | WriteFile):

@@ -1,351 +1,234 @@
-"""Show a story as one page that needs no network and no framework, and is readable without script.
+"""Show a story as a page: the picture of the mounts with its switches, and below it the steps.
 
-All text is escaped on its way into the page, and the page's policy forbids every connection.
-Reasons and directories are native disclosure elements, which keyboards and screen readers support;
-the script only filters entries and opens reasons.
+What is computed for the switches is in the page, which asks nobody. All that the page says about
+the container as it is can be read without its script.
 """
 
-import base64
-import hashlib
-import html
-import json
-from importlib import resources
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-from nvgraft import __version__
-from nvgraft.base.errors import printable
+from nvgraft.plan.actions import Bind, Tmpfs
 from nvgraft_cli.explain.directories import TreeNode
-from nvgraft_cli.explain.story import Fact, PodLayer, Step, Story, StoryEntry, groups
-from nvgraft_cli.shell.text import size
+from nvgraft_cli.explain.picture import NARROW, WIDE, draw, source_of
+from nvgraft_cli.explain.steps import capability_of, file_entry, reason
+from nvgraft_cli.explain.story import Story, StoryEntry
+from nvgraft_cli.explain.whatif import WhatIf
+from nvgraft_cli.html.document import PageSection, render
+from nvgraft_cli.prove.proof import Proof
+from nvgraft_cli.prove.route import route
+from nvgraft_specs import names
 
-_VERDICTS = {"inject": "GPU container", "skip": "No GPU container", "refuse": "Refused"}
+_BADGES = {"inject": "GPU container", "skip": "No GPU container", "refuse": "Refused"}
 _STATES = {"new": "new", "over": "over the image's", "changed": "rewritten", "image": ""}
 
 
-class _Html(str):
-    """HTML; every other str is text to escape."""
+class _ListedMount(NamedTuple):
+    """A mount in the list of files, hidden where the container as it is does not get it."""
 
-    __slots__ = ()
+    number: int
+    entry: StoryEntry
+    shown: bool
 
 
-def _tag(name: str, /, *children: str, **attributes: str | bool) -> _Html:
-    """Return an element.
+class _LibrarySearch(NamedTuple):
+    """The search for a library, with its way and its end."""
 
-    :param attributes: ``class_`` is class and ``data_x`` is data-x; True is an attribute without a
-        value, and False no attribute.
+    number: int
+    proof: Proof
+    stations: tuple[Any, ...]
+    shown: bool
+
+
+class _TreeLine(NamedTuple):
+    """A line of a tree: a directory that opens or closes, or a leaf.
+
+    :ivar number: that of its path among those of the switches, or -1.
     """
-    words = [name]
-    for key, value in attributes.items():
-        key = key.rstrip("_").replace("_", "-")
-        if value is True:
-            words.append(key)
-        elif value is not False:
-            words.append(f'{key}="{html.escape(printable(str(value)))}"')
-    opening = f"<{' '.join(words)}>"
-    if name in {"meta", "link", "input"}:
-        return _Html(opening)
-    return _Html(f"{opening}{_join(*children)}</{name}>")
+
+    kind: str
+    name: str = ""
+    marks: tuple[tuple[str, str], ...] = ()
+    size: int | None = None
+    reasons: tuple[tuple[str, str], ...] = ()
+    others: str = ""
+    number: int = -1
+    shown: bool = True
 
 
-def _join(*children: str) -> _Html:
-    return _Html(
-        "".join(
-            child if isinstance(child, _Html) else html.escape(printable(child))
-            for child in children
-        )
-    )
-
-
-def render(story: Story, trees: tuple[TreeNode, TreeNode] | None, docs: str | None) -> str:
+def page(
+    story: Story,
+    whatif: WhatIf,
+    trees: tuple[TreeNode, TreeNode] | None,
+    docs: str | None,
+) -> str:
     """Return the page.
 
     :param trees: the container's files before and after; None where nothing is mounted.
     :param docs: the address of the documentation, absolute or relative to the page; None if it is
         not known: sections are then named without links.
     """
-    style, script = _package_text("page.css"), _package_text("page.js")
-    policy = (
-        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; "
-        f"script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'"
+    asked = whatif.results[0]
+    return render(
+        "explain/page.html.j2",
+        f"{_BADGES[story.decision]}: {story.container} on {story.host}",
+        list(_sections(story, whatif, trees)),
+        styles=("explain/page.css",),
+        scripts=("explain/page.js",),
+        data=story.document() | {"whatif": _data(story, whatif)},
+        badge=_BADGES[story.decision],
+        story=story,
+        whatif=whatif,
+        asked=asked,
+        pictures=[draw(whatif.mounts, asked.mounts, form) for form in (WIDE, NARROW)],
+        switches=_switches(whatif),
+        docs=docs,
     )
-    head = _tag(
-        "head",
-        _tag("meta", charset="utf-8"),
-        _Html(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
-        _tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        _tag("meta", name="color-scheme", content="light dark"),
-        _tag("meta", name="referrer", content="no-referrer"),
-        _tag("link", rel="icon", href="data:,"),
-        _tag("title", f"{_VERDICTS[story.decision]}: {story.container} on {story.host}"),
-        _Html(f"<style>{style}</style>"),
-    )
-    sections = [_step(number, step, docs) for number, step in enumerate(story.steps, 1)]
+
+
+def _sections(
+    story: Story, whatif: WhatIf, trees: tuple[TreeNode, TreeNode] | None
+) -> Iterator[PageSection]:
+    """Yield the sections in their order. A further one is one more value with its template."""
+    asked = whatif.results[0]
+    for step in story.steps:
+        values: dict[str, Any] = {"step": step, "groups": None}
+        if step.grouped:
+            values["groups"] = _groups(whatif)
+        yield PageSection(step.id, step.title, "explain/step.html.j2", values)
+        if step.id == "loader" and whatif.proofs:
+            searches = [
+                _LibrarySearch(number, proof, route(proof), number in asked.proofs)
+                for number, proof in enumerate(whatif.proofs)
+            ]
+            yield PageSection(
+                "search", "The loader's search", "explain/search.html.j2", {"searches": searches}
+            )
     if trees is not None:
-        sections.append(_trees(len(sections) + 1, *trees))
-    body = _tag(
-        "body",
-        _tag("a", "Skip to the story", class_="jump", href="#story"),
-        _header(story),
-        _tag(
-            "div",
-            _aside(story, trees is not None),
-            _tag("main", *sections, id="story", tabindex="-1"),
-            class_="columns",
-        ),
-        _tag(
-            "footer",
-            _tag(
-                "p",
-                f"Written by nvgraft {__version__} from files alone. This page loads nothing.",
-            ),
-        ),
-        _tag("script", _Html(_data(story)), id="data", type="application/json"),
-        _Html(f"<script>{script}</script>"),
-    )
-    return f'<!DOCTYPE html>\n<html lang="en">{head}{body}</html>\n'
+        numbers = {path: number for number, path in enumerate(whatif.paths)}
+        before, after = trees
+        values = {
+            "before": list(_lines(before, {}, frozenset())),
+            "after": list(_lines(after, numbers, asked.paths)),
+        }
+        title = "The container's files, before and after"
+        yield PageSection("tree", title, "explain/tree.html.j2", values)
 
 
-def _package_text(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+# ---- the switches
 
 
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+def _switches(whatif: WhatIf) -> dict[str, Any]:
+    """Return the positions of the switches, each with whether the container as it is has it."""
+    asked = whatif.asked
+    return {
+        "capabilities": [(name, name in asked.capabilities) for name in whatif.capabilities],
+        "devices": [(choice.label, choice.value is None) for choice in whatif.devices],
+        "modes": [(mode, mode == asked.mode) for mode in whatif.modes],
+    }
 
 
-def _data(story: Story) -> str:
-    """Return the story as JSON without HTML's special characters, so that no name can end it."""
-    text = json.dumps(story.document(), separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+def _data(story: Story, whatif: WhatIf) -> dict[str, Any]:
+    """Return what the script shows for each combination. Sets of numbers are hexadecimal bits."""
+    return {
+        "capabilities": whatif.capabilities,
+        "devices": [choice.value for choice in whatif.devices],
+        "modes": whatif.modes,
+        "fixed": sorted(whatif.asked.capabilities - set(whatif.capabilities)),
+        "variables": [names.VISIBLE_DEVICES, names.DRIVER_CAPABILITIES],
+        "container": story.container,
+        "host": story.host,
+        "table": whatif.table,
+        "results": [
+            [
+                result.decision,
+                result.verdict,
+                _bits(result.mounts),
+                _bits(result.paths),
+                result.proofs,
+            ]
+            for result in whatif.results
+        ],
+        "mounts": [_details(mount) for mount in whatif.mounts],
+    }
 
 
-# ---- the frame
+def _bits(numbers: frozenset[int]) -> str:
+    return f"{sum(1 << number for number in numbers):x}"
 
 
-def _header(story: Story) -> _Html:
-    return _tag(
-        "header",
-        _tag("p", _tag("strong", _VERDICTS[story.decision], class_=f"verdict {story.decision}")),
-        _tag("h1", story.headline),
-        _tag("p", _tag("code", story.container), " on ", _tag("code", story.host), class_="case"),
-    )
-
-
-def _aside(story: Story, trees: bool) -> _Html:
-    items = [_tag("li", _tag("a", step.title, href=f"#{step.id}")) for step in story.steps]
-    if trees:
-        items.append(_tag("li", _tag("a", "The container's files, before and after", href="#tree")))
-    parts = [
-        _tag(
-            "nav",
-            _tag("h2", "The story", id="contents"),
-            _tag("ol", *items),
-            aria_labelledby="contents",
-        )
+def _details(mount: Bind | Tmpfs) -> list[Any]:
+    """Return what is shown of a mount that is picked."""
+    kind = "tmpfs" if isinstance(mount, Tmpfs) else mount.kind
+    if isinstance(mount, Bind) and mount.rdev is not None:
+        kind = "character device {}:{}".format(*mount.rdev)
+    how = f"{kind}, mode {mount.mode:04o}, {','.join(mount.options)}"
+    return [
+        source_of(mount) or "made by the hook",
+        mount.target,
+        reason(mount),
+        capability_of(mount),
+        how,
+        mount.size if isinstance(mount, Bind) and mount.kind == "file" else None,
     ]
-    capabilities = list(
-        dict.fromkeys(
-            entry.capability
-            for step in story.steps
-            if step.id in _FILTERED
-            for entry in step.entries
-        )
-    )
-    if trees:
-        choices = [
-            _choice("", "everything", chosen=True),
-            *(_choice(name, name, chosen=False) for name in capabilities),
-        ]
-        parts.append(
-            _tag(
-                "form",
-                _tag("fieldset", _tag("legend", "Show by capability"), *choices),
-                _tag("p", role="status", id="status"),
-                _tag(
-                    "p",
-                    _tag(
-                        "button",
-                        "Open all reasons",
-                        type="button",
-                        id="reasons",
-                        aria_pressed="false",
-                    ),
-                ),
-                id="controls",
-                hidden=True,
-                aria_label="Filter",
+
+
+# ---- the list of files
+
+
+def _groups(whatif: WhatIf) -> list[tuple[str, list[_ListedMount]]]:
+    """Return the files and devices of all results by capability."""
+    shown = whatif.results[0].mounts
+    groups: dict[str, list[_ListedMount]] = {}
+    for number, mount in enumerate(whatif.mounts):
+        entry = file_entry(mount)
+        if entry is not None:
+            groups.setdefault(entry.capability, []).append(
+                _ListedMount(number, entry, number in shown)
             )
-        )
-    return _tag("div", *parts, class_="side")
+    return list(groups.items())
 
 
-def _choice(value: str, label: str, *, chosen: bool) -> _Html:
-    return _tag(
-        "label",
-        _tag("input", type="radio", name="capability", value=value, checked=chosen),
-        " ",
-        label,
-    )
+# ---- the trees
 
 
-# ---- steps
+def _lines(root: TreeNode, numbers: dict[str, int], shown: frozenset[int]) -> Iterator[_TreeLine]:
+    """Yield the lines of a tree. An image may have very deep directories: nothing recurs.
 
-#: Steps whose entries belong to capabilities.
-_FILTERED = ("files", "kernel", "loader")
-
-
-def _step(number: int, step: Step, docs: str | None) -> _Html:
-    parts = [
-        _tag(
-            "h2", _tag("span", str(number), class_="number"), " ", step.title, id=f"{step.id}-title"
-        ),
-        _tag("p", step.text, class_="lead"),
-    ]
-    if step.layers:
-        parts.append(_sandwich(step.layers))
-    elif step.facts:
-        parts.append(_tag("dl", *(_fact(fact) for fact in step.facts)))
-    filtered = step.id in _FILTERED
-    if step.grouped:
-        for capability, entries in groups(step.entries):
-            total = sum(entry.size or 0 for entry in entries)
-            amount = f"{len(entries)}, {size(total)}" if total else str(len(entries))
-            title = _tag("h3", capability, " ", _tag("small", amount))
-            parts.append(
-                _tag("div", title, _entries(entries, filtered=True), data_capability=capability)
-            )
-    elif step.entries:
-        parts.append(_entries(step.entries, filtered=filtered, ordered=step.id == "kernel"))
-    page, _, anchor = step.doc.partition("#")
-    place = f"docs/{page}: {anchor.replace('-', ' ')}"
-    link = _tag("cite", place) if docs is None else _tag("a", place, href=f"{docs}/{step.doc}")
-    parts.append(_tag("p", "Read more: ", link, class_="more"))
-    return _tag("section", *parts, id=step.id, aria_labelledby=f"{step.id}-title")
+    :param numbers: path -> its number; ``shown`` are those that the container as it is has.
+    """
+    todo: list[TreeNode | _TreeLine] = [root]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, _TreeLine):
+            yield node
+            continue
+        number = numbers.get(node.path, -1)
+        line = _line(node)._replace(number=number, shown=number < 0 or number in shown)
+        yield line
+        if line.kind == "open":
+            todo.append(_TreeLine("close", others=_others(node)))
+            todo.extend(reversed(node.children))
 
 
-def _sandwich(layers: tuple[PodLayer, ...]) -> _Html:
-    """Return the picture of the layers, one above the other with arrows between them."""
-    slices = []
-    for layer in layers:
-        facts = [_tag("dl", *(_fact(fact) for fact in layer.facts))] if layer.facts else []
-        if layer.fault:
-            facts.append(_tag("p", _tag("strong", "Broken here: "), layer.fault, class_="fault"))
-        state = "broken" if layer.fault else "reached" if layer.facts else "idle"
-        if state == "idle":
-            facts.append(_tag("p", "Nothing happens here.", class_="why"))
-        slices.append(_tag("li", _tag("h3", layer.title), *facts, class_=f"slice {state}"))
-    caption = _tag("figcaption", "What each layer sees and hands on, from the pod downward.")
-    return _tag("figure", _tag("ol", *slices), caption, class_="sandwich")
-
-
-def _fact(fact: Fact) -> _Html:
-    why = _tag("span", fact.why, class_="why") if fact.why else _Html("")
-    return _tag("div", _tag("dt", fact.name), _tag("dd", _tag("code", fact.value), " ", why))
-
-
-def _entries(
-    entries: "list[StoryEntry] | tuple[StoryEntry, ...]", *, filtered: bool, ordered: bool = False
-) -> _Html:
-    items = []
-    for entry in entries:
-        summary = [_tag("code", entry.what)]
-        if entry.size is not None:
-            summary.append(_join(" ", _tag("span", size(entry.size), class_="size")))
-        facts = [
-            _pair("How", entry.how),
-            _pair("Why", entry.why),
-            _pair("Capability", entry.capability),
-        ]
-        if not filtered:
-            summary.append(_join(" ", entry.how))
-            facts = [_pair("What to do", entry.why)]
-        item = _tag("details", _tag("summary", *summary), _tag("dl", *facts), class_="entry")
-        items.append(_tag("li", item, data_capability=entry.capability if filtered else False))
-    return _tag("ol" if ordered else "ul", *items, class_="entries")
-
-
-def _pair(name: str, value: str) -> _Html:
-    return _tag("div", _tag("dt", name), _tag("dd", value)) if value else _Html("")
-
-
-# ---- the tree
-
-
-def _trees(number: int, before: TreeNode, after: TreeNode) -> _Html:
-    return _tag(
-        "section",
-        _tag(
-            "h2",
-            _tag("span", str(number), class_="number"),
-            " The container's files, before and after",
-            id="tree-title",
-        ),
-        _tag(
-            "p",
-            "Only the driver's files and the directories above them are listed; other names of "
-            "the image are counted. Open a name to see why it is there.",
-            class_="lead",
-        ),
-        _tag(
-            "div",
-            _tag("div", _tag("h3", "Before: the image"), _tag("ul", _node(before), class_="tree")),
-            _tag(
-                "div",
-                _tag("h3", "After: with the driver"),
-                _tag("ul", _node(after), class_="tree"),
-                id="after",
-            ),
-            class_="trees",
-        ),
-        id="tree",
-        aria_labelledby="tree-title",
-    )
-
-
-def _node(node: TreeNode) -> _Html:
+def _line(node: TreeNode) -> _TreeLine:
     directory = bool(node.children) or node.kind in {"dir", "tmpfs"}
     name = node.name if node.path == "/" or not directory else f"{node.name}/"
     marks = [_STATES[node.state]]
     if node.kind not in {"dir", "file"}:
         marks.append({"char": "device", "symlink": "link"}.get(node.kind, node.kind))
-    label = [
-        _tag("code", name),
-        *(_join(" ", _tag("span", mark, class_=f"mark {node.state}")) for mark in marks if mark),
-    ]
-    if node.size is not None:
-        label.append(_join(" ", _tag("span", size(node.size), class_="size")))
-    facts = [_pair("How", node.how), _pair("Why", node.why)]
+    reasons: tuple[tuple[str, str], ...] = ()
     if node.how:
-        facts.append(_pair("Capability", node.capability))
-    reasons = _tag("dl", *facts) if node.how else _Html("")
-    if node.children or node.others != 0:
-        children = [_node(child) for child in node.children]
-        if node.others != 0:
-            children.append(_tag("li", _others(node), class_="others"))
-        if node.how:
-            reasons = _tag(
-                "details", _tag("summary", f"why {name} is here"), reasons, class_="entry own"
-            )
-        return _tag(
-            "li",
-            _tag(
-                "details",
-                _tag("summary", *label),
-                reasons,
-                _tag("ul", *children),
-                open=True,
-                class_="directory",
-            ),
-        )
-    if not node.how:
-        return _tag("li", *label, class_="leaf")
-    return _tag(
-        "li",
-        _tag("details", _tag("summary", *label), reasons, class_="entry"),
-        data_capability=node.capability,
+        reasons = (("How", node.how), ("Why", node.why), ("Capability", node.capability))
+    return _TreeLine(
+        "open" if node.children or node.others != 0 else "leaf",
+        name,
+        tuple((mark, node.state) for mark in marks if mark),
+        node.size,
+        reasons,
     )
 
 
 def _others(node: TreeNode) -> str:
     if node.others is None:
         return "other names here cannot be read"
-    return f"{node.others} other name{'' if node.others == 1 else 's'}"
+    return f"{node.others} other name{'' if node.others == 1 else 's'}" if node.others else ""

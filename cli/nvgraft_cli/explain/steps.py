@@ -52,13 +52,13 @@ def tell(case: Case) -> Story:
     :raises nvgraft_cli.shell.errors.InputError: when the container cannot be read.
     """
     plan, refusal = case.outcome
-    proofs = _proofs(case, plan)
+    proofs = driver_proofs(case, plan)
     steps = tuple(_steps(case, plan, refusal, proofs))
     headline = _headline(case, plan, refusal, proofs)
     return Story(plan.decision, headline, case.host.label, case.container.label, steps)
 
 
-def _proofs(case: Case, plan: Plan) -> list[Proof]:
+def driver_proofs(case: Case, plan: Plan) -> list[Proof]:
     """Return what the container's program loads when it opens libraries of the driver.
 
     A library that neither the host nor the image has is left out.
@@ -351,7 +351,8 @@ def _target_step(case: Case, target: Target) -> Step:
 # ---- 4 and 5: what goes where, and what the kernel is told
 
 
-def _capability(action: Action) -> str:
+def capability_of(action: Action) -> str:
+    """Return the capability that an action belongs to."""
     why = getattr(action, "why", None)
     return (why.capability or ALWAYS) if why is not None else ALWAYS
 
@@ -364,21 +365,20 @@ def reason(action: Action) -> str:
     return f"{why.row}: {why.found}" if why.row != why.found else str(why.row)
 
 
+def file_entry(action: Action) -> StoryEntry | None:
+    """Return the entry of a file or device of the host that is mounted, else None."""
+    if not isinstance(action, Bind) or action.origin == "proc":
+        return None
+    how = (
+        "same path on the host" if action.source == action.target else f"the host's {action.source}"
+    )
+    if action.rdev is not None:
+        how = "character device {}:{}".format(*action.rdev)
+    amount = action.size if action.kind == "file" else None
+    return StoryEntry(action.target, how, reason(action), capability_of(action), amount)
+
+
 def _files_step(plan: Plan) -> Step:
-    entries = []
-    for action in plan.actions:
-        if isinstance(action, Bind) and action.origin != "proc":
-            how = (
-                "same path on the host"
-                if action.source == action.target
-                else f"the host's {action.source}"
-            )
-            if action.rdev is not None:
-                how = "character device {}:{}".format(*action.rdev)
-            amount = action.size if action.kind == "file" else None
-            entries.append(
-                StoryEntry(action.target, how, reason(action), _capability(action), amount)
-            )
     return Step(
         "files",
         "What goes where",
@@ -386,7 +386,7 @@ def _files_step(plan: Plan) -> Step:
         "in the catalogue, and the host has it.",
         f"{_PLAN}#what-goes-where",
         (),
-        tuple(entries),
+        tuple(entry for action in plan.actions if (entry := file_entry(action)) is not None),
         grouped=True,
     )
 
@@ -421,7 +421,7 @@ def _kernel_step(plan: Plan) -> Step:
 
 def kernel_entry(action: Action) -> StoryEntry | None:
     """Return the entry of an action that mounts something or allows a device, else None."""
-    why, capability = reason(action), _capability(action)
+    why, capability = reason(action), capability_of(action)
     if isinstance(action, Bind):
         return StoryEntry(
             action.target, f"bind {action.source} ({','.join(action.options)})", why, capability
@@ -452,16 +452,16 @@ def kernel_entry(action: Action) -> StoryEntry | None:
 
 def _loader_step(plan: Plan, mode: str, proofs: list[Proof]) -> Step:
     entries = [
-        StoryEntry(action.path, f"-> {action.target}", reason(action), _capability(action))
+        StoryEntry(action.path, f"-> {action.target}", reason(action), capability_of(action))
         for action in plan.actions
         if isinstance(action, Symlink)
     ]
-    capability_of = {
-        action.target: _capability(action) for action in plan.actions if isinstance(action, Bind)
+    capabilities = {
+        action.target: capability_of(action) for action in plan.actions if isinstance(action, Bind)
     }
     for path, target in plan.links:
         library = posixpath.join(posixpath.dirname(path), target)
-        capability = capability_of.get(library, ALWAYS)
+        capability = capabilities.get(library, ALWAYS)
         entries.append(StoryEntry(path, f"-> {target}", SONAME_LINK, capability))
     facts = [
         Fact(

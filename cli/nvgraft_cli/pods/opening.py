@@ -21,6 +21,16 @@ _OF_PODS = ("pod_container", "plugin_flag", "plugin_devices", "kube")
 def opened_case(args: argparse.Namespace) -> Iterator[Case]:
     """Open the case of the arguments of :func:`nvgraft_cli.shell.arguments.add_case`.
 
+    For errors see :func:`opened_case_of_pod`.
+    """
+    with opened_case_of_pod(args) as (case, _):
+        yield case
+
+
+@contextmanager
+def opened_case_of_pod(args: argparse.Namespace) -> "Iterator[tuple[Case, PodOnNode | None]]":
+    """Open a case as :func:`opened_case` does, with the pod if one was given.
+
     :raises InputError: when an input cannot be used.
     :raises nvgraft.base.errors.Refusal: the hook would refuse this config.json.
     """
@@ -28,11 +38,12 @@ def opened_case(args: argparse.Namespace) -> Iterator[Case]:
         check_options(args)
         with open_container(args.container or ".", args.env) as container:
             host = open_host(args.host, args.config)
-            yield Case(host, container, args.mode or "hook")
+            yield Case(host, container, args.mode or "hook"), None
         return
     host = open_host(args.host, args.config)
     with open_image(args) as image:
-        yield pod_case(args, host, image, open_pod(args, host))
+        pod = open_pod(args, host)
+        yield pod_case(args, host, image, pod), pod
 
 
 def check_options(args: argparse.Namespace) -> None:

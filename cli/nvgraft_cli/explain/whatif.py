@@ -1,0 +1,388 @@
+"""Compute beforehand what a container gets with other capabilities, devices and modes.
+
+Each combination is planned as the hook plans it, and judged as doctor judges it. A switch whose
+combinations would take too long is left out; equal results are stored once.
+"""
+
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from nvgraft.base.errors import Refusal
+from nvgraft.formats.tree import Bounds, OutOfBounds
+from nvgraft.plan.actions import (
+    Action,
+    AllowDevice,
+    Bind,
+    Injection,
+    Plan,
+    Tmpfs,
+    WriteFile,
+)
+from nvgraft.request.config import capability_names
+from nvgraft_cli.case.hosts import HostSide
+from nvgraft_cli.case.planning import Case
+from nvgraft_cli.doctor.examination import examine
+from nvgraft_cli.doctor.patient import Patient
+from nvgraft_cli.doctor.verdict import container_verdict
+from nvgraft_cli.explain.directories import path_of
+from nvgraft_cli.explain.steps import driver_proofs
+from nvgraft_cli.prove.proof import Proof
+from nvgraft_specs import names
+
+if TYPE_CHECKING:
+    from nvgraft_cli.pods.handover import PodOnNode
+
+#: Seconds of planning for all switches, of the five that a page may take.
+BUDGET = 3.0
+
+#: Capabilities in the order in which they get a switch.
+_CAPABILITIES = ("utility", "compute", "video", "graphics", "display", "compat32", "ngx")
+
+#: Modes in which a container can be started on any host.
+_MODES = ("hook", "legacy", "jit-cdi", "cdi")
+
+
+class Combination(NamedTuple):
+    """A mode, a value of NVIDIA_VISIBLE_DEVICES (None: as it is) and capabilities."""
+
+    mode: str
+    devices: str | None
+    capabilities: frozenset[str]
+
+
+class Choice(NamedTuple):
+    """One position of the switch for devices, with the value of NVIDIA_VISIBLE_DEVICES.
+
+    None leaves the variable as it is.
+    """
+
+    label: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfResult:
+    """What a container gets.
+
+    :ivar mounts: numbers of :attr:`WhatIf.mounts`; ``paths`` of :attr:`WhatIf.paths`.
+    :ivar proofs: numbers of :attr:`WhatIf.proofs`.
+    """
+
+    decision: str
+    verdict: str
+    mounts: frozenset[int]
+    paths: frozenset[int]
+    proofs: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class WhatIf:
+    """The results of all combinations. The first result is that of the container as it is.
+
+    :ivar asked: mode, devices and capabilities of the container as it is.
+    :ivar capabilities: those that have a switch.
+    :ivar devices: the positions of the switch for devices; one position is no switch. So ``modes``.
+    :ivar left_out: sentences about switches that there are not.
+    :ivar combinations: mode, devices and capabilities -> the number of their result.
+    :ivar mounts: each mount of any result once; ``paths`` each path that one makes or changes.
+    :ivar union: a plan with the actions of all results.
+    """
+
+    asked: Combination
+    capabilities: list[str] = field(default_factory=list)
+    devices: list[Choice] = field(default_factory=list)
+    modes: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    combinations: dict[Combination, int] = field(default_factory=dict)
+    results: list[WhatIfResult] = field(default_factory=list)
+    mounts: list[Bind | Tmpfs] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    proofs: list[Proof] = field(default_factory=list)
+    union: Plan = field(default_factory=lambda: Plan("inject", ""))
+
+    @property
+    def table(self) -> list[int]:
+        """The results by mode, in it by devices, and in it by capabilities: bit N is number N."""
+        fixed = self.asked.capabilities - set(self.capabilities)
+        sets = [
+            fixed | {name for bit, name in enumerate(self.capabilities) if number >> bit & 1}
+            for number in range(1 << len(self.capabilities))
+        ]
+        return [
+            self.combinations[Combination(mode, device.value, chosen)]
+            for mode in self.modes
+            for device in self.devices
+            for chosen in sets
+        ]
+
+
+def compute(case: Case, pod: "PodOnNode | None" = None, budget: float = BUDGET) -> WhatIf:
+    """Return what the container gets as it is, and with each combination of switches.
+
+    :param pod: the pod of the container, if it has one.
+    :param budget: seconds; a switch that would take longer is left out.
+    """
+    try:
+        devices = case.given.spec.env.get(names.VISIBLE_DEVICES)
+        capabilities = _asked(case)
+    except Refusal:  # config.json cannot be read: every result is this refusal
+        devices, capabilities = None, frozenset(names.DEFAULT_CAPABILITIES)
+    made = _Computation(case, pod, capabilities, budget)
+    made.switch_modes()
+    made.switch_devices(_devices(case.host), devices)
+    for name in _CAPABILITIES:
+        made.switch_capability(name)
+    return made.finished()
+
+
+def _asked(case: Case) -> frozenset[str]:
+    """Return the capabilities that a container asks for."""
+    request = case.decision.request
+    if request is not None and not case.by_edits:
+        return frozenset(request.capabilities)
+    named = set(capability_names(case.container.spec.env.get(names.DRIVER_CAPABILITIES, "")))
+    if names.ALL in named:
+        return frozenset(names.CAPABILITIES)
+    return frozenset(named & set(names.CAPABILITIES) or names.DEFAULT_CAPABILITIES)
+
+
+def _devices(host: HostSide) -> list[Choice]:
+    """Return the devices of a host as positions of a switch: none, each one, and all."""
+    each = []
+    for index, gpu in enumerate(host.inventory.report.gpus):
+        each += [
+            Choice(f"MIG {index}:{number}", f"{index}:{number}")
+            for number in range(len(gpu.mig_devices))
+        ] or [Choice(f"GPU {index}", str(index))]
+    return [Choice("none", names.NONE), *each, Choice("all", names.ALL)]
+
+
+class _Computation:
+    def __init__(
+        self, case: Case, pod: "PodOnNode | None", capabilities: frozenset[str], budget: float
+    ) -> None:
+        self._case = case
+        self._pod = pod
+        self._budget = budget
+        self._began = time.monotonic()
+        self._done = 0
+        self._without_effect: list[str] = []  # capabilities
+        self._actions: dict[Action, int] = {}
+        self._seen: set[int] = set()
+        self._mount: dict[int, int] = {}
+        self._path: dict[int, int] = {}
+        self._unseen: set[int] = set()  # actions that no loader's search sees
+        self._links: dict[tuple[str, str], None] = {}
+        self._paths: dict[str, int] = {}
+        self._judged: dict[Hashable, int] = {}
+        self._results: dict[WhatIfResult, int] = {}
+        self._proved: dict[Hashable, list[Proof]] = {}
+        asked = Combination(case.mode, None, capabilities)
+        self._whatif = WhatIf(asked)
+        self._whatif.modes = [asked.mode]
+        self._whatif.devices = [Choice("as asked", asked.devices)]
+        self._add([asked], "")
+
+    def finished(self) -> WhatIf:
+        """Return the results."""
+        if self._without_effect:
+            words = ", ".join(self._without_effect)
+            self._whatif.left_out.append(f"Without effect here: {words}.")
+        self._whatif.union = Plan("inject", "", tuple(self._actions), tuple(self._links))
+        self._whatif.paths = list(self._paths)
+        self._forget_others()
+        return self._whatif
+
+    def _forget_others(self) -> None:
+        """Leave out results that belong to no combination, and their mounts and proofs."""
+        made = self._whatif
+        used = list(dict.fromkeys(made.combinations.values()))
+        results = [made.results[number] for number in used]
+        place = {number: new for new, number in enumerate(used)}
+        made.combinations = {one: place[number] for one, number in made.combinations.items()}
+        mounts = sorted({number for result in results for number in result.mounts})
+        proofs = sorted({number for result in results for number in result.proofs})
+        made.mounts = [made.mounts[number] for number in mounts]
+        made.proofs = [made.proofs[number] for number in proofs]
+        made.results = [
+            replace(
+                result,
+                mounts=frozenset(map(mounts.index, result.mounts)),
+                proofs=tuple(map(proofs.index, result.proofs)),
+            )
+            for result in results
+        ]
+
+    def switch_modes(self) -> None:
+        """Add a switch for the mode, if there is time for it."""
+        if self._case.handover is not None:
+            self._whatif.left_out.append("The mode is left out: the pod's runtime class has one.")
+            return
+        asked = self._whatif.asked.mode
+        others = [mode for mode in _MODES if mode != asked]
+        if self._add(
+            [one._replace(mode=mode) for mode in others for one in self._all()],
+            "The mode is left out",
+        ):
+            self._whatif.modes = list(dict.fromkeys((*_MODES, asked)))
+
+    def switch_devices(self, devices: list[Choice], asked: str | None) -> None:
+        """Add a switch for devices, if there is time for it.
+
+        :param asked: what the container asks for.
+        """
+        others = [choice for choice in devices if choice.value != asked]
+        if self._add(
+            [one._replace(devices=choice.value) for choice in others for one in self._all()],
+            f"The {len(devices)} choices of devices are left out",
+        ):
+            if len(others) == len(devices):
+                words = "not set" if asked is None else asked or "empty"
+                self._whatif.devices = [Choice(f"as asked: {words}", None), *devices]
+            else:  # the container as it is has this position
+                self._whatif.devices = [
+                    Choice(choice.label, None) if choice.value == asked else choice
+                    for choice in devices
+                ]
+
+    def switch_capability(self, name: str) -> None:
+        """Add a switch for a capability that makes a difference, if there is time for it."""
+        modes = [mode for mode in self._whatif.modes if self._makes_a_difference(name, mode)]
+        if not modes:
+            self._without_effect.append(name)
+            return
+        before = dict(self._whatif.combinations)
+        flipped = {one: one._replace(capabilities=one.capabilities ^ {name}) for one in self._all()}
+        if self._add([flipped[one] for one in before if one.mode in modes], f"{name} is left out"):
+            self._whatif.capabilities.append(name)
+            self._whatif.combinations |= {
+                flipped[one]: number for one, number in before.items() if one.mode not in modes
+            }
+
+    def _makes_a_difference(self, name: str, mode: str) -> bool:
+        """Tell whether a capability changes what a container gets that asks for all devices."""
+        one = frozenset({"compute" if name == "utility" else "utility"})
+        for others in (one, frozenset(names.CAPABILITIES) - {name}):
+            results = [
+                self._result(Combination(mode, names.ALL, chosen))
+                for chosen in (others, others | {name})
+            ]
+            if results[0] != results[1]:
+                return True
+        return False
+
+    def _all(self) -> list[Combination]:
+        return list(self._whatif.combinations)
+
+    def _changed(self, one: Combination) -> Case:
+        """Return the case of the container that asks for a combination."""
+        asked = self._whatif.asked
+        if one == asked:
+            return self._case
+        case = self._case if one.mode == asked.mode else self._case.in_mode(one.mode)
+        env = []
+        if one.devices is not None:
+            env.append(f"{names.VISIBLE_DEVICES}={one.devices}")
+        if one.capabilities != asked.capabilities:
+            env.append(f"{names.DRIVER_CAPABILITIES}={','.join(sorted(one.capabilities))}")
+        return case.with_env(env) if env else case
+
+    def _add(self, combinations: list[Combination], left_out: str) -> bool:
+        """Compute combinations, all of them or none.
+
+        :param left_out: the sentence if it would take too long.
+        """
+        found: dict[Combination, int] = {}
+        for number, one in enumerate(combinations):
+            spent = time.monotonic() - self._began
+            expected = spent / max(self._done, 1) * (len(combinations) - number)
+            if self._done and spent + expected > self._budget:
+                words = f"to plan {len(combinations)} more containers would take too long"
+                self._whatif.left_out.append(f"{left_out}: {words}.")
+                return False
+            if self._done:  # no combination may take more time of the image than is left
+                case = self._case
+                counted, directories, libraries, seconds = case.host.config.image_limits
+                left = min(seconds, self._budget - spent)
+                case.given.bound(Bounds(counted, directories, libraries, left))
+            try:
+                found[one] = self._result(one)
+            except OutOfBounds:
+                self._whatif.left_out.append(f"{left_out}: the image is too large.")
+                return False
+            self._done += 1
+        self._whatif.combinations |= found
+        return True
+
+    def _result(self, one: Combination) -> int:
+        """Return the number of the result of a combination."""
+        case = self._changed(one)
+        patient = Patient(case.host, case.given, [], case=case, pod=self._pod)
+        plan, refusal = case.outcome
+        if isinstance(refusal, OutOfBounds) and self._done:
+            raise refusal
+        numbers = frozenset(map(self._number, plan.actions))
+        for link in plan.links:
+            self._links.setdefault(link)
+        # What doctor judges by: the plan, and in a mode with CDI edits what is asked for.
+        asked = plan.request if isinstance(plan, Injection) else None
+        edited = (one.mode, one.capabilities) if case.by_edits else ()
+        key = (plan.decision, plan.reason, asked, numbers, plan.links, edited)
+        if key not in self._judged:
+            proofs = self._proofs(case, plan, (numbers - self._unseen, plan.links, edited))
+            patient.know(proofs)
+            self._judged[key] = self._stored(plan, self._verdict(patient), numbers, proofs)
+        return self._judged[key]
+
+    def _stored(
+        self, plan: Plan, verdict: str, numbers: frozenset[int], proofs: list[Proof]
+    ) -> int:
+        """Store a result, unless there is an equal one; return its number."""
+        paths = [self._paths.setdefault(path, len(self._paths)) for path, _ in plan.links]
+        paths += [self._path[number] for number in numbers if number in self._path]
+        found = []
+        for proof in proofs:
+            if proof not in self._whatif.proofs:
+                self._whatif.proofs.append(proof)
+            found.append(self._whatif.proofs.index(proof))
+        mounts = frozenset(self._mount[number] for number in numbers if number in self._mount)
+        result = WhatIfResult(plan.decision, verdict, mounts, frozenset(paths), tuple(found))
+        number = self._results.setdefault(result, len(self._results))
+        if number == len(self._whatif.results):
+            self._whatif.results.append(result)
+        return number
+
+    def _number(self, action: Action) -> int:
+        """Return the number of an action, the same for equal ones."""
+        number = self._actions.setdefault(action, len(self._actions))
+        if number == len(self._actions) - 1 and number not in self._seen:
+            self._seen.add(number)
+            if isinstance(action, Bind | Tmpfs):
+                self._mount[number] = len(self._whatif.mounts)
+                self._whatif.mounts.append(action)
+            path = path_of(action)
+            if path:
+                self._path[number] = self._paths.setdefault(path, len(self._paths))
+            no_file = isinstance(action, AllowDevice | WriteFile)
+            if no_file or path.startswith(("/dev/", "/proc/")):
+                self._unseen.add(number)
+        return number
+
+    def _verdict(self, patient: Patient) -> str:
+        try:
+            return container_verdict(patient, examine(patient))
+        except OutOfBounds as refusal:
+            if self._done:
+                raise
+            return f"This container was not judged: {refusal.text}."
+
+    def _proofs(self, case: Case, plan: Plan, key: Hashable) -> list[Proof]:
+        """Return what programs find. Device nodes make no difference to it.
+
+        :param key: what makes a difference.
+        """
+        if key not in self._proved:
+            self._proved[key] = driver_proofs(case, plan)
+        return self._proved[key]
