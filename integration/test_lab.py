@@ -1,28 +1,27 @@
 """`nvgraft lab` as root: a real container of runc, stopped at each phase of the hook."""
 
+import json
 import os
 import re
-import select
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from harness import CHECKOUT
+from cgroups import DENY_ALL, attach, device, hierarchy
+from labs import ENVIRONMENT, LAB, processes, traces, wait_for
+from nvgraft.apply import bpf
+from nvgraft.apply.cgroup import DeviceCgroup
+from nvgraft_cli.lab.looks import device_rules
 from nvgraft_cli.lab.phases import END, NAMES
+from nvgraft_cli.simulate import demo
 from terminals import on_terminal
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64", "ldconfig")
 
-LAB = [sys.executable, "-m", "nvgraft_cli.shell.main", "lab"]
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": ":".join(str(CHECKOUT / part) for part in ("hook", "cli", "specs")),
-}
 STOPS = [*NAMES, "end"]
 #: Lists every file of the container that is not the kernel's. Sizes of directories tell only of the
 #: overlay's layers.
@@ -36,10 +35,15 @@ find /run /tmp /var/tmp
 """
 
 
-def scripted(*lines: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run the lab with a script."""
+def scripted(
+    *lines: str, options: tuple[str, ...] = (), host: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run the lab with a script.
+
+    :param host: the host, and the bundle.
+    """
     return subprocess.run(
-        [*LAB, *options, "--script", "-"],
+        [*LAB, *options, "--script", "-", *host],
         input="\n".join(lines),
         capture_output=True,
         text=True,
@@ -52,27 +56,6 @@ def answers(output: str, command: str) -> list[str]:
     """Return what followed each ``command`` of a script, up to the next one."""
     parts = re.split(r"^lab> ", output, flags=re.MULTILINE)
     return [part.partition("\n")[2] for part in parts if part.partition("\n")[0] == command]
-
-
-def processes() -> set[str]:
-    """Return the processes of labs and of their containers."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if "nvgraft-lab" in words or "shell.main lab" in words:
-            found.add(f"{path.parent.name} {words}")
-    return found
-
-
-def traces() -> tuple[str, set[str], set[str], list[str]]:
-    """Return what a lab could leave on this machine."""
-    mounts = Path("/proc/self/mountinfo").read_text()
-    cgroups = {path for path, _, _ in os.walk("/sys/fs/cgroup") if "nvgraft-lab" in path}
-    devices = sorted(name for name in os.listdir("/dev") if "nvidia" in name)
-    return mounts, processes(), cgroups, devices
 
 
 @contextmanager
@@ -169,6 +152,48 @@ def test_the_hooks_refusal_ends_the_start() -> None:
     assert "the start has failed: nvgraft: detection error: " in done.stdout
 
 
+def own_bundle(directory: Path, **linux: object) -> Path:
+    """Make a bundle like the lab's own, with other members of ``linux`` and a hook of its own."""
+    demo.make_bundle(str(directory), None)
+    config = json.loads((directory / "config.json").read_text())
+    config["linux"] |= linux
+    config["process"]["args"] = ["sh", "-c", "cat /proc/self/uid_map"]
+    config["hooks"] = {"prestart": [{"path": "/bin/false"}]}
+    (directory / "config.json").write_text(json.dumps(config))
+    for path in (directory / "rootfs", *(directory / "rootfs").rglob("*")):
+        os.lchown(path, 100000, 100000)
+    return directory
+
+
+def test_a_bundle_with_a_user_namespace_is_walked_through(tmp_path: Path) -> None:
+    """The shell is root of the container's user namespace; the bundle itself stays as it was."""
+    mappings = [{"containerID": 0, "hostID": 100000, "size": 65536}]
+    namespaces = [{"type": kind} for kind in ("pid", "ipc", "uts", "network", "mount", "user")]
+    bundle = own_bundle(tmp_path, uidMappings=mappings, gidMappings=mappings, namespaces=namespaces)
+    before = {str(path): path.lstat().st_mtime for path in bundle.rglob("*")}
+    done = scripted(
+        "run program", "shell id -u; cat /proc/self/uid_map", "next", host=("eks-t4", str(bundle))
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "hooks of the bundle that are left out in the lab: 1" in done.stdout
+    assert done.stdout.count("100000      65536") == 2
+    assert "\n0\n" in done.stdout
+    assert {str(path): path.lstat().st_mtime for path in bundle.rglob("*")} == before
+
+
+def test_the_runtimes_refusal_is_one_line(tmp_path: Path) -> None:
+    """A bundle that runc refuses ends the lab with its words, and nothing is left."""
+    bundle = own_bundle(tmp_path, namespaces=[{"type": "nothing"}])
+    before = traces()
+    done = scripted("next", host=("runfile-a10x2", str(bundle)))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert re.fullmatch(
+        r"nvgraft lab: runc create failed: .*nothing.* \| look at the bundle's config.json", line
+    )
+    assert traces() == before
+
+
 @pytest.mark.parametrize("stop", STOPS)
 def test_a_lab_that_is_killed_leaves_nothing(stop: str) -> None:
     """SIGKILL at any stop leaves no mount, process, file or cgroup on this machine."""
@@ -181,13 +206,26 @@ def test_a_lab_that_is_killed_leaves_nothing(stop: str) -> None:
         process.kill()
         process.wait()
         for end in ends:  # the last process of a lab
-            _wait_for(end)
+            wait_for(end)
     assert traces() == before
 
 
-def _wait_for(pidfd: int) -> None:
-    assert select.select([pidfd], [], [], 20)[0], "a process of the lab does not end"
-    os.close(pidfd)
+def test_the_end_of_any_process_of_a_lab_leaves_nothing() -> None:
+    """SIGKILL of the hook's process, the waiter, runc, the node's first process or any other one,
+    in the middle of the start: the lab ends when it is told to, and nothing is left.
+    """
+    before = traces()
+    for number in (*range(8), -1):  # the hook's process and its children are the last ones
+        with stopped_at("devices") as process:
+            victims = sorted(int(line.split()[0]) for line in processes() - before[1])
+            assert len(victims) > 12
+            ends = [os.pidfd_open(pid) for pid in victims]
+            os.kill(victims[number], signal.SIGKILL)
+            out, said = process.communicate("next\n", timeout=20)
+            assert "Traceback" not in out + said
+            for end in ends:
+                wait_for(end)
+        assert traces() == before, number
 
 
 @pytest.mark.parametrize("stop", STOPS)
@@ -230,3 +268,22 @@ def test_a_page_of_a_run_is_recorded(tmp_path: Path) -> None:
     assert "default-src &#x27;none&#x27;" in text or "default-src 'none'" in text
     assert "+ c 195:255 rw" in text and "move_mount(" in text
     assert not re.search(r"(src|href)=\"(?!#|data:,)", text)
+
+
+@pytest.mark.requires("cgroup-v2")
+def test_rules_of_cgroup_v2_are_read_from_its_programs() -> None:
+    """Of the nodes in question those are shown that every device program of the cgroup allows."""
+    path = hierarchy(2) / f"nvgraft-lab-test-{os.getpid()}"
+    path.mkdir()
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        held = DeviceCgroup(2, str(path), fd, is_root=False)
+        nodes = [(195, 0), (195, 1), (195, 255)]
+        assert device_rules(held, nodes) == frozenset()
+        attach(fd, bpf.allow_code([device(195, 0), device(195, 255)]) + DENY_ALL)
+        assert device_rules(held, nodes) == {"c 195:0 rw", "c 195:255 rw"}
+        attach(fd, bpf.allow_code([device(195, 255)]) + DENY_ALL)
+        assert device_rules(held, nodes) == {"c 195:255 rw"}
+    finally:
+        os.close(fd)
+        path.rmdir()

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from nvgraft.system.launch import DEADLINE
-from nvgraft_cli.lab import console, page, text
+from nvgraft_cli.lab import console, hand_node, page, text
+from nvgraft_cli.lab.by_hand import explained
 from nvgraft_cli.lab.commands import LabCommands
 from nvgraft_cli.lab.looks import Look, differ
 from nvgraft_cli.lab.observer import PhaseObserver
 from nvgraft_cli.lab.phases import END, NAMES, PHASES
 from nvgraft_cli.lab.run import LabError, Stop
 from nvgraft_cli.shell.main import main
+from nvgraft_specs.models.host import parse_host
 
 NOTHING = Look((), {}, frozenset(), False)
 PLAN = {
@@ -106,7 +108,8 @@ def follow() -> Callable[..., tuple[int, list[str]]]:
     def run(*script: str, failing: str = "") -> tuple[int, list[str]]:
         said: list[str] = []
         walk: Any = Walk(failing)
-        return console.follow(LabCommands(walk, os.environ, said.append), script), said
+        lines = console.LabConsole(script, said.append)
+        return console.follow(LabCommands(walk, os.environ, said.append), lines), said
 
     return run
 
@@ -171,10 +174,10 @@ def test_what_comes_next_has_the_reasons_of_the_plan() -> None:
     container: Any = Standing()
     sources = stop(NAMES.index("sources"), None)
     whole = list(text.ahead(sources, container, None))
-    assert "  /usr/bin/tool19  because: utility, tool19, PATH" in whole
+    assert "  /usr/bin/tool19, because: utility, tool19, PATH" in whole
     short = list(text.ahead(sources, container))
     assert len(short) < len(whole)
-    assert short[-1] == "  ... and 12 more: `ahead` shows all"
+    assert short[-1] == "  ... and 14 more: `ahead` shows all"
     for number in range(END):
         assert next(text.ahead(stop(number, None), container)) == PHASES[number].meaning
 
@@ -285,6 +288,36 @@ posix.write(1, repr(signal.getitimer(signal.ITIMER_REAL)[0]).encode())
     assert DEADLINE - 30 < float(done.stdout) <= DEADLINE, done.stderr
 
 
+def test_each_line_of_the_listings_difference_is_explained() -> None:
+    """Lines with one meaning share it; the other lines of an output stay as they are."""
+    lines = [
+        "9a10,11",
+        "> c 60 ./dev/nvidia3",
+        "> c 60 ./dev/nvidiactl",
+        "< d 63 ./proc/driver/nvidia/gpus/0000:00:07.0",
+        "< f 63 ./proc/driver/nvidia/gpus/0000:00:07.0/power",
+    ]
+    assert list(explained(lines)) == [
+        "  | 9a10,11",
+        "  | > c 60 ./dev/nvidia3",
+        "      the GPU's device node, mounted from the host",
+        "  | > c 60 ./dev/nvidiactl",
+        "      the node through which NVML and CUDA ask for GPUs",
+        "  | < d 63 ./proc/driver/nvidia/gpus/0000:00:07.0",
+        "  | < f 63 ./proc/driver/nvidia/gpus/0000:00:07.0/power",
+        "      the GPU that was not asked for",
+    ]
+
+
+def test_the_host_of_the_experiment_by_hand_is_a_document() -> None:
+    """It has driver 560.35.03, two GPUs on bus 0, and what the driver's directory has of each."""
+    host = parse_host(hand_node.host_text(), "by-hand")
+    assert host.nvml.driver_version == "560.35.03"
+    assert [gpu.pci.device for gpu in host.nvml.gpus] == [4, 5]
+    for place in ("0000:00:04.0", "0000:00:05.0"):
+        assert f"/proc/driver/nvidia/gpus/{place}/registry" in host.files
+
+
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch) -> None:
     """Be root, with runc, and fail if a child is started."""
@@ -353,3 +386,4 @@ def test_inputs_are_looked_at_before_anything_is_made(
     gone = str(tmp_path / "gone" / "file")
     assert "--script" in complaint(capsys, "--script", gone)
     assert "--record" in complaint(capsys, "--record", gone)
+    assert "by-hand takes no BUNDLE" in complaint(capsys, "by-hand", str(tmp_path))

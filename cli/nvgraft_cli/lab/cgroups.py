@@ -43,6 +43,7 @@ class Janitor:
         self._process = subprocess.Popen(
             [sys.executable, "-ISBc", _JANITOR, name],
             stdin=reader,
+            stdout=subprocess.DEVNULL,
             start_new_session=True,
             cwd="/",
         )

@@ -9,11 +9,14 @@ import sys
 import uuid
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nvgraft.base.errors import printable
 from nvgraft_cli.shell import children, logs, streams, terminal
 from nvgraft_cli.shell.errors import InputError
+
+if TYPE_CHECKING:
+    from nvgraft_cli.lab.console import LabConsole
 
 DEFAULT_HOST = "runfile-a10x2"
 BY_HAND = "by-hand"
@@ -75,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
 
     :raises InputError: it cannot begin.
     """
+    if args.host == BY_HAND:
+        return _run_by_hand(args)
     from nvgraft_cli.lab import image
     from nvgraft_cli.lab.cgroups import Janitor
     from nvgraft_cli.lab.waiting import bundle_config
@@ -96,7 +101,9 @@ def run(args: argparse.Namespace) -> int:
     name = f"nvgraft-lab-{uuid.uuid4().hex[:12]}"
     with Janitor(name):
         code = running.on_host(
-            host, snapshot, lambda: _work(name, config, script, record, host.name, args)
+            host,
+            snapshot,
+            lambda: _work(lambda: _walk(name, config, script, record, host.name, args)),
         )
     data = os.pread(record, os.fstat(record).st_size, 0)
     if args.record is not None and data:
@@ -106,12 +113,59 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
+def _run_by_hand(args: argparse.Namespace) -> int:
+    from nvgraft_cli.lab import hand_node
+    from nvgraft_cli.simulate import running
+    from nvgraft_specs.models.host import parse_host
+
+    if args.bundle is not None or args.record is not None:
+        raise InputError("by-hand takes no BUNDLE and no --record | leave them out")
+    _check_root()
+    hand_node.check()
+    script = None if args.script is None else _read_script(args.script)
+    text = hand_node.host_text()
+    return running.on_host(
+        parse_host(text, BY_HAND), text, lambda: _work(lambda: _build_by_hand(script, args))
+    )
+
+
+def _build_by_hand(script: Sequence[str] | None, args: argparse.Namespace) -> int:
+    from nvgraft_cli.lab import node
+    from nvgraft_cli.lab.by_hand import ByHand
+    from nvgraft_cli.simulate.demo import DemoFailed
+
+    environment = node.prepare()
+    _end_by(signal.SIGTERM, signal.SIGHUP)
+    try:
+        experiment = ByHand(environment, _say(args))
+    except DemoFailed as error:
+        raise InputError(f"{error} | install the package of that program anew", 1) from error
+    try:
+        return experiment.follow(_console(script, args))
+    finally:
+        _uninterrupted(experiment.end)
+
+
+def _say(args: argparse.Namespace) -> Callable[[str], None]:
+    return print if args.plain else terminal.show
+
+
+def _console(script: Sequence[str] | None, args: argparse.Namespace) -> "LabConsole":
+    from nvgraft_cli.lab.console import LabConsole
+
+    return LabConsole(script, _say(args), plain=args.plain)
+
+
 def _check_machine() -> None:
+    _check_root()
+    if shutil.which("runc") is None:
+        raise InputError("runc: there is no such program in PATH | run apt-get install runc")
+
+
+def _check_root() -> None:
     if os.geteuid() != 0:
         fix = f"run sudo nvgraft {shlex.join(sys.argv[1:])}"
         raise InputError(f"only root can make containers and mounts on a simulated node | {fix}")
-    if shutil.which("runc") is None:
-        raise InputError("runc: there is no such program in PATH | run apt-get install runc")
 
 
 def _read_script(path: str) -> list[str]:
@@ -133,17 +187,10 @@ def _check_writable(path: str) -> None:
         raise InputError(f"--record {path}: {directory} cannot be written | name another file")
 
 
-def _work(
-    name: str,
-    config: dict[str, Any] | None,
-    script: Sequence[str] | None,
-    record: int,
-    host: str,
-    args: argparse.Namespace,
-) -> int:
-    """Be the lab, as a process of the simulated node."""
+def _work(act: Callable[[], int]) -> int:
+    """Be the lab, as a process of the simulated node: do ``act``, and report its errors."""
     try:
-        return _walk(name, config, script, record, host, args)
+        return act()
     except InputError as error:
         print(printable(f"nvgraft lab: {error}"), file=sys.stderr)
         return error.exit_code
@@ -176,17 +223,17 @@ def _walk(
         start = LabRun(container)
         try:
             start.begin()
-            commands = LabCommands(start, environment, print if args.plain else terminal.show)
+            commands = LabCommands(start, environment, _say(args))
             commands.show()
-            code = console.follow(commands, script)
+            code = console.follow(commands, _console(script, args))
             if args.record is not None:
                 os.write(record, page.render(start, host).encode())
         finally:
             _uninterrupted(start.end)
     except (StartFailed, DemoFailed) as error:
-        raise InputError(f"{error} | look at config.json of the bundle", 1) from error
+        raise InputError(f"{error} | look at the bundle's config.json", 1) from error
     logs.debug("ended", stops=len(start.stops))
-    return code
+    return code or int(bool(start.failure))
 
 
 def _end_by(*numbers: int) -> None:

@@ -122,7 +122,8 @@ class LabCommands:
             raise LabError(f"{rest} is behind this stop | write back")
         while self._run.number < wanted and not self._run.failure:
             self._run.next()
-            self._print(text.did(self._run.stops[-1], 0))
+            if self._run.number < wanted and not self._run.failure:
+                self._print(text.did(self._run.stops[-1], 0))
         self.show()
         return int(bool(self._run.failure))
 

@@ -1,27 +1,66 @@
 """Where the lab's commands come from: a terminal with a history, or a script."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from nvgraft.base.errors import printable
 from nvgraft_cli.lab.commands import LabCommands
 from nvgraft_cli.lab.run import LabError
 
 PROMPT = "lab> "
+_WELCOME = "`next` carries out a phase, `help` lists the commands, `quit` ends the lab."
 
 
-def follow(commands: LabCommands, script: Sequence[str] | None) -> int:
-    """Obey commands until the end; return 1 if one of a script, or the start, has failed.
+class LabConsole:
+    """Lines of a script, or those that a person writes.
 
-    :param script: lines; None for those that a person writes.
+    :ivar scripted: whether they are a script's; ``say`` prints a line.
     """
+
+    def __init__(
+        self, script: Sequence[str] | None, say: Callable[[str], None], *, plain: bool = False
+    ) -> None:
+        """Read from ``script``; None for standard input.
+
+        :param plain: no history and no completion.
+        """
+        self.scripted = script is not None
+        self.say = say
+        self._script = script or ()
+        self._plain = plain
+
+    def lines(self, prompt: str, names: Sequence[str]) -> Iterator[str]:
+        """Yield the lines. Of a script, comments and empty lines are left out.
+
+        :param names: words that a terminal completes.
+        """
+        if self.scripted:
+            for line in self._script:
+                if line.strip() and not line.lstrip().startswith("#"):
+                    self.say(printable(f"{prompt}{line.strip()}"))
+                    yield line.strip()
+            return
+        if not self._plain:
+            _complete(names)
+        while True:
+            try:
+                line = _read_line(prompt)
+            except EOFError:
+                self.say("")
+                return
+            yield line.strip()
+
+
+def follow(commands: LabCommands, console: LabConsole) -> int:
+    """Obey commands until the end; return 1 if one of a script, or the start, has failed."""
     failed = False
-    lines = _written(commands) if script is None else _of_script(commands, script)
-    for line in lines:
-        failed = not _obeyed(commands, line) or failed
+    if not console.scripted:
+        console.say(_WELCOME)
+    for line in console.lines(PROMPT, commands.names()):
+        failed = not (line == "" or _obeyed(commands, line)) or failed
         if commands.ended:
             break
-    return int(failed and script is not None)
+    return int(failed and console.scripted)
 
 
 def _obeyed(commands: LabCommands, line: str) -> bool:
@@ -32,35 +71,15 @@ def _obeyed(commands: LabCommands, line: str) -> bool:
         return False
 
 
-def _of_script(commands: LabCommands, script: Sequence[str]) -> Iterator[str]:
-    for line in script:
-        if line.strip() and not line.lstrip().startswith("#"):
-            commands.say(printable(f"{PROMPT}{line.strip()}"))
-            yield line
-
-
-def _written(commands: LabCommands) -> Iterator[str]:
-    _complete(commands.names())
-    commands.say("`next` carries out a phase, `help` lists the commands, `quit` ends the lab.")
-    while True:
-        try:
-            line = _line()
-        except EOFError:
-            print()
-            return
-        if line.strip():
-            yield line
-
-
-def _line() -> str:
-    """Return the next line.
+def _read_line(prompt: str) -> str:
+    """Return the next line of standard input.
 
     :raises EOFError: there is none.
     """
     if sys.stdin.isatty():
-        return input(PROMPT)
+        return input(prompt)
     # input() drops an interrupt that comes while it writes to what is not a terminal.
-    print(PROMPT, end="", flush=True)
+    print(prompt, end="", flush=True)
     line = sys.stdin.readline()
     if not line:
         raise EOFError

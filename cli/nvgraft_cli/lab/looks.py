@@ -49,12 +49,27 @@ def look_at(pid: int, rootfs: str) -> Look:
     :param rootfs: its root file system as the process sees it; "" once it is the root.
     :raises OSError: the process has ended.
     """
+    inside = _mounts(pid, rootfs)
+    files, cut = _files(f"/proc/{pid}/root{rootfs}", rootfs, inside)
+    return Look(_shown(inside, rootfs), files, _rules(pid), cut)
+
+
+def mounts_of(pid: int, rootfs: str) -> tuple[tuple[str, str], ...]:
+    """Return the mounts that the process ``pid`` sees below ``rootfs``: points, and words.
+
+    :raises OSError: the process has ended.
+    """
+    return _shown(_mounts(pid, rootfs), rootfs)
+
+
+def _mounts(pid: int, rootfs: str) -> list[Mount]:
     with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         mounts = parse_mountinfo(file.read())
-    inside = [mount for mount in mounts if f"{mount.point}/".startswith(f"{rootfs}/")]
-    files, cut = _files(f"/proc/{pid}/root{rootfs}", rootfs, inside)
-    shown = tuple((mount.point[len(rootfs) :] or "/", _words(mount)) for mount in inside)
-    return Look(shown, files, _rules(pid), cut)
+    return [mount for mount in mounts if f"{mount.point}/".startswith(f"{rootfs}/")]
+
+
+def _shown(mounts: list[Mount], rootfs: str) -> tuple[tuple[str, str], ...]:
+    return tuple((mount.point[len(rootfs) :] or "/", _words(mount)) for mount in mounts)
 
 
 def differ(before: Look, after: Look) -> Difference:
@@ -78,6 +93,13 @@ def differ(before: Look, after: Look) -> Difference:
         (sorted(after.rules - before.rules), sorted(before.rules - after.rules)),
         before.cut or after.cut,
     )
+
+
+def difference_of_mounts(
+    before: tuple[tuple[str, str], ...], after: tuple[tuple[str, str], ...]
+) -> tuple[list[str], list[str]]:
+    """Return the mounts that only ``after`` has, and those that only ``before`` has, as lines."""
+    return _lines(_more(before, after)), _lines(_more(after, before))
 
 
 def _more(
@@ -151,14 +173,22 @@ def _what(path: str, status: os.stat_result) -> str:
 
 
 def _rules(pid: int) -> frozenset[str]:
-    """Return the device rules of the container's cgroup as lines of cgroup v1.
-
-    Version 2 has programs, which are asked about the driver's nodes of this host.
-    """
+    """Return the device rules of the container's cgroup."""
     try:
         held = cgroup.find_cgroup(pid)
     except Refusal:
         return frozenset()
+    try:
+        return device_rules(held, _driver_nodes())
+    finally:
+        held.close()
+
+
+def device_rules(held: cgroup.DeviceCgroup, nodes: list[tuple[int, int]]) -> frozenset[str]:
+    """Return the device rules of a cgroup, as lines of cgroup v1; none where they are not known.
+
+    :param nodes: device numbers that the programs of version 2 are asked about.
+    """
     try:
         if held.version == 1:
             with open(f"{held.path}/devices.list", encoding="ascii") as file:
@@ -170,13 +200,11 @@ def _rules(pid: int) -> frozenset[str]:
             os.close(directory)
         return frozenset(
             f"c {major}:{minor} rw"
-            for major, minor in _driver_nodes()
+            for major, minor in nodes
             if codes and all(bpf_verdict.allows(code, major, minor, "rw") for code in codes)
         )
     except (OSError, bpf.ProgramError, bpf_verdict.Unknown):
         return frozenset()
-    finally:
-        held.close()
 
 
 def _driver_nodes() -> list[tuple[int, int]]:

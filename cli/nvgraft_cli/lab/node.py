@@ -11,6 +11,9 @@ from nvgraft_cli.container_cli import ORIGINAL_NAME
 #: The lab's directory on the node; /run there is in memory and ends with the node.
 WORK = "/run/nvgraft-lab"
 
+#: Where the node gets nvgraft's commands; login shells search it first.
+_PROGRAMS = "/usr/local/bin"
+
 #: Starts nvgraft as this process was started, whatever directory it was installed to.
 _PROGRAM = """\
 import sys
@@ -23,15 +26,15 @@ raise SystemExit(main())
 
 def prepare() -> Mapping[str, str]:
     """Make the directory and the commands, and return the environment of a shell on the node."""
-    programs = f"{WORK}/bin"
-    os.makedirs(programs)
+    os.makedirs(WORK)
     for name in ("nvgraft", ORIGINAL_NAME):
         program = _PROGRAM.format(path=[path for path in sys.path if path], name=name)
-        path = Path(programs, name)
+        path = Path(_PROGRAMS, name)
+        path.unlink(missing_ok=True)
         path.write_text(
             f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -IBc {shlex.quote(program)} "$@"\n',
             encoding="utf-8",
         )
         path.chmod(0o755)
-    search = os.environ.get("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-    return {**os.environ, "PATH": f"{programs}:{search}", "PS1": "node# "}
+    search = os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+    return {**os.environ, "PATH": f"{_PROGRAMS}:{search}", "PS1": "node# "}

@@ -32,8 +32,12 @@ def in_container(container: WaitingContainer, command: str | None) -> int:
             with open(f"{directory}/cgroup.procs", "w", encoding="ascii") as file:
                 file.write("0")
         pidfd = syscalls.pidfd_open(container.pid)
-        syscalls.setns(pidfd, _other_namespaces(container.pid))
+        kinds = _other_namespaces(container.pid)
+        syscalls.setns(pidfd, kinds)
         os.close(pidfd)
+        if kinds & syscalls.CLONE_NEWUSER:
+            os.setgid(0)
+            os.setuid(0)
         if not container.pivoted:
             os.chroot(container.rootfs)
         os.chdir("/")

@@ -9,8 +9,10 @@ from nvgraft_cli.lab.phases import END, PHASES
 from nvgraft_cli.lab.run import Stop
 from nvgraft_cli.lab.waiting import WaitingContainer
 
-#: Lines of a list that a stop shows; `ahead` and `did` show all.
-SHORT = 8
+#: Lines of a list that a stop shows; `ahead` and `did` show all. With 0 there is no list.
+SHORT = 6
+
+_SHORT_CALLS = 3
 
 _Rows = list[str]
 
@@ -51,7 +53,8 @@ def did(stop: Stop, limit: int | None = SHORT) -> Iterator[str]:
     yield from _changes(stop, limit)
     if stop.calls:
         yield f"  system calls: {_counted(call.partition('(')[0] for call in stop.calls)}"
-        yield from (f"  {row}" for row in _listed(map(printable, stop.calls), limit, "did"))
+        some = None if limit is None else min(limit, _SHORT_CALLS)
+        yield from (f"  {row}" for row in _listed(map(printable, stop.calls), some, "did"))
     if stop.other_calls and limit is None:
         names = (name for name, count in stop.other_calls.items() for _ in range(count))
         yield f"  and through Python's os: {_counted(names)}"
@@ -89,6 +92,8 @@ def _counted(names: Iterable[str]) -> str:
 
 
 def _listed(rows: Iterable[str], limit: int | None, command: str) -> Iterator[str]:
+    if limit == 0:
+        return
     shown = list(rows)
     if limit is not None and len(shown) > limit + 1:
         yield from (f"  {row}" for row in shown[:limit])
@@ -148,18 +153,18 @@ def _actions(facts: dict[str, Any], *kinds: str) -> list[dict[str, Any]]:
 
 
 def _sources(facts: dict[str, Any], _container: WaitingContainer) -> _Rows:
-    return [f"{action['source']}  {_why(action)}" for action in _actions(facts, "mount")]
+    return [f"{action['source']}, {_why(action)}" for action in _actions(facts, "mount")]
 
 
 def _targets(facts: dict[str, Any], _container: WaitingContainer) -> _Rows:
     rows = []
     for action in _actions(facts, "dir", "symlink", "mount"):
         if action["op"] == "dir":
-            rows.append(f"directory {action['path']}  {_why(action)}")
+            rows.append(f"directory {action['path']}, {_why(action)}")
         elif action["op"] == "symlink":
-            rows.append(f"link {action['path']} -> {action['target']}  {_why(action)}")
+            rows.append(f"link {action['path']} -> {action['target']}, {_why(action)}")
         else:
-            rows.append(f"target {action['target']}  {_why(action)}")
+            rows.append(f"target {action['target']}, {_why(action)}")
     return rows
 
 
@@ -170,20 +175,20 @@ def _mounts(facts: dict[str, Any], _container: WaitingContainer) -> _Rows:
         # A tmpfs has no source; most files keep their names.
         same = posixpath.dirname(here) == posixpath.dirname(there)
         source = "" if same or action["type"] == "tmpfs" else f" of {here}"
-        rows.append(f"{there}{source} ({','.join(action['options'])})  {_why(action)}")
+        rows.append(f"{there}{source} ({','.join(action['options'])}), {_why(action)}")
     return rows
 
 
 def _devices(facts: dict[str, Any], _container: WaitingContainer) -> _Rows:
     return [
-        f"c {action['major']}:{action['minor']} {action['access']}  {_why(action)}"
+        f"c {action['major']}:{action['minor']} {action['access']}, {_why(action)}"
         for action in _actions(facts, "allow-device")
     ]
 
 
 def _cache(facts: dict[str, Any], _container: WaitingContainer) -> _Rows:
     rows = [
-        f"directories: {', '.join(action['dirs'])}  {_why(action)}"
+        f"directories: {', '.join(action['dirs'])}, {_why(action)}"
         for action in _actions(facts, "ldcache")
     ]
     links = facts.get("plan", {}).get("links", {})

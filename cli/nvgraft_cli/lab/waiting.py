@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -255,4 +256,7 @@ def _write_config(bundle: str, config: dict[str, Any]) -> None:
 
 
 def _last_line(text: str) -> str:
-    return next((line for line in reversed(text.splitlines()) if line.strip()), "")
+    """Return the last line of runc's log: its message, without the time and the level."""
+    line = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+    message = re.search(r'msg="((?:[^"\\]|\\.)*)"', line)
+    return message[1].replace('\\"', '"') if message else line

@@ -74,6 +74,15 @@ def run(*command: str) -> str:
     return done.stdout
 
 
+def libraries_of(*programs: str) -> set[str]:
+    """Return the paths of the libraries that programs and modules of this machine need.
+
+    :raises DemoFailed: ldd failed.
+    """
+    listed = run("ldd", *programs)
+    return {words[2] for line in listed.splitlines() if len(words := line.split()) == 4}
+
+
 def make_rootfs(rootfs: str) -> None:
     """Make a minimal image, laid out like Debian: busybox, a dynamic loader and a C library."""
     for directory in ("bin", "dev", "etc", "lib64", "proc", "sys", "tmp", "usr/bin", LIBRARIES[1:]):

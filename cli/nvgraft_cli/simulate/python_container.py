@@ -11,7 +11,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 
-from nvgraft_cli.simulate.demo import PATH, run
+from nvgraft_cli.simulate.demo import PATH, libraries_of, run
 from nvgraft_specs import names
 
 #: Where Python of Debian looks for packages, and where the preloaded library is.
@@ -56,9 +56,7 @@ def _libraries(python: str, stdlib: str) -> set[str]:
     modules = [
         entry.path for entry in os.scandir(f"{stdlib}/lib-dynload") if entry.name.endswith(".so")
     ]
-    listed = run("ldd", python, *modules)
-    found = {words[2] for line in listed.splitlines() if len(words := line.split()) == 4}
-    return found | {f"{LIBRARIES}/{name}" for name in _MORE_LIBRARIES}
+    return libraries_of(python, *modules) | {f"{LIBRARIES}/{name}" for name in _MORE_LIBRARIES}
 
 
 def make_bundle(

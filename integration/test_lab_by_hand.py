@@ -1,0 +1,131 @@
+"""`nvgraft lab by-hand` as root: the published experiment, and its recorded listings."""
+
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+from harness import SHARED_RECORDS
+from labs import ENVIRONMENT, LAB, processes, traces, wait_for
+
+pytestmark = pytest.mark.requires("root", "bash", "overlayfs", "x86_64", "ldconfig")
+
+
+def by_hand(*lines: str) -> subprocess.CompletedProcess[str]:
+    """Run the experiment with a script."""
+    return subprocess.run(
+        [*LAB, "by-hand", "--script", "-"],
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=60,
+    )
+
+
+def changed(output: str, sign: str, kinds: str = "cdfl") -> set[str]:
+    """Return the paths of the difference that came (>) or went (<)."""
+    return set(re.findall(rf"^  \| {sign} [{kinds}] \d+ \.(\S+)$", output, re.MULTILINE))
+
+
+def recorded(text: str) -> set[str]:
+    """Return the paths that a sentence of the record lists. A name without a directory is beside
+    the one before, and one that begins with a dot has its name.
+    """
+    paths: list[str] = []
+    for word in re.split(r"[,;\s]+", re.sub(r"\([^)]*\)", "", text)):
+        if word.startswith("/"):
+            paths.append(word)
+        elif word.startswith("."):
+            paths.append(paths[-1].partition(".so")[0] + word)
+        elif word and word != "and":
+            paths.append(f"{paths[-1].rpartition('/')[0]}/{word}")
+    return set(paths)
+
+
+def test_every_command_works_and_every_line_is_explained() -> None:
+    """All commands end with 0, each line of the difference has a meaning, one GPU is listed, and
+    nothing is left.
+    """
+    before = traces()
+    done = by_hand("all")
+    assert (done.returncode, done.stderr) == (0, "")
+    groups = re.findall(r"^((?:  \| [<>].*\n)+)(      \S.*)?", done.stdout, re.MULTILINE)
+    assert groups and [lines for lines, meaning in groups if not meaning] == []
+    assert re.findall(r"\| GPU \d", done.stdout) == ["| GPU 0"]
+    assert "the user is 1000:1000" in done.stdout
+    assert traces() == before
+
+
+@pytest.mark.requires("shared-records")
+def test_the_difference_is_the_recorded_one() -> None:
+    """The listings before and after configure differ as in the published experiment."""
+    record = (SHARED_RECORDS / "by-hand.md").read_text()
+    found = re.search(r"Added: (.*?)\.\s+Gone from sight: (.*?)\.\n", record, re.DOTALL)
+    assert found is not None
+    output = by_hand("all").stdout
+    added = recorded(found[1])
+    assert len(added) == 14
+    assert changed(output, ">", "cfl") == added
+    gone = changed(output, "<")
+    for name in re.findall(r"[\w:./-]{5,}", found[2].partition("(")[2]):
+        assert any(path.endswith(f"/{name}") for path in gone), name
+
+
+def test_readers_may_type_their_own_commands() -> None:
+    """Other commands are run in the same shell; mistakes are told, and the experiment goes on."""
+    done = by_hand(
+        "skip", "cd /tmp && mkdir rootfs", "next", "echo $$", "echo 'open", "help", "quit"
+    )
+    assert done.returncode == 1
+    assert "  the directory is /tmp\n" in done.stdout
+    assert "  | 1\n" in done.stdout
+    assert "the shell does not understand this: " in done.stdout
+    assert "[3/" in done.stdout and "[4/" not in done.stdout
+
+
+def test_a_shell_that_ends_is_one_line() -> None:
+    """`exit` in the outermost shell ends the experiment, and nothing is left."""
+    before = traces()
+    done = by_hand("exit", "next")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "nvgraft lab: the shell has ended | start nvgraft lab by-hand again\n",
+    )
+    assert traces() == before
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [
+        (signal.SIGINT, 130, "nvgraft lab: interrupted | everything was taken back\n"),
+        (signal.SIGKILL, -signal.SIGKILL, ""),
+    ],
+)
+def test_an_end_in_the_middle_leaves_nothing(number: int, code: int, words: str) -> None:
+    """Ctrl-C and SIGKILL, with the container's mounts in place, leave nothing on this machine."""
+    before = traces()
+    with subprocess.Popen(
+        [*LAB, "by-hand"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("\n" * 14 + "echo arrived\n")
+        process.stdin.flush()
+        while not (line := process.stdout.readline()).endswith("| arrived\n"):
+            assert line
+        ends = [os.pidfd_open(int(line.split()[0])) for line in processes() - before[1]]
+        assert len(ends) > 2
+        os.killpg(process.pid, number)
+        _, said = process.communicate(timeout=20)
+        for end in ends:
+            wait_for(end)
+    assert (process.returncode, said) == (code, words)
+    assert traces() == before
