@@ -282,3 +282,13 @@ def test_rules_that_sources_cite_stand_on_their_pages() -> None:
             }
             unknown += [f"{path}: {mark}" for mark in marks - rules]
     assert unknown == []
+
+
+@pytest.mark.parametrize("page", sorted(console.DOCS.glob("guide/[1-9]*.md")), ids=lambda p: p.stem)
+def test_pages_of_the_guide_begin_and_end_with_the_reader(page: Path) -> None:
+    """Each page begins with something to do, and ends with a question that a command answers."""
+    first, *_, last = page.read_text().split("\n## ")[1:]
+    assert first.startswith("Do this\n") and "\n```" in first
+    assert last.startswith("A question\n")
+    question, _, answer = last.partition("Decide, then ask")
+    assert "?" in question and "\n$ nvgraft " in answer
