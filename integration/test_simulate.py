@@ -21,7 +21,7 @@ from nvgraft_specs.models.host import Device, RegularFile, load_host
 pytestmark = pytest.mark.requires("root", "overlayfs", "x86_64", "ldconfig")
 
 #: Hosts of the gallery whose libraries this machine can load.
-OF_THIS_MACHINE = [name for name in gallery.with_hook() if name != "gb200-580"]
+OF_THIS_MACHINE = [name for name in gallery.names() if name not in {"gb200-580", "jetson-orin"}]
 
 SIMULATE = [sys.executable, "-m", "nvgraft_cli.shell.main", "simulate"]
 ENVIRONMENT = {
@@ -205,7 +205,8 @@ print(json.dumps(entries))
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in OF_THIS_MACHINE if name != "operator-driver-root"]
+    "name",
+    [name for name in OF_THIS_MACHINE if name not in {"operator-driver-root", "wsl2-rtx3090"}],
 )
 def test_loader_finds_the_driver(name: str) -> None:
     """dlopen() finds libcuda.so.1 of the recorded version through the loader cache."""
@@ -218,7 +219,7 @@ def test_loader_finds_the_driver(name: str) -> None:
     assert library.endswith(f"/libcuda.so.{version}")
 
 
-@pytest.mark.parametrize("name", gallery.with_hook())
+@pytest.mark.parametrize("name", gallery.names())
 def test_loader_cache_holds_the_recorded_rows(name: str) -> None:
     """ldconfig lists each recorded row, and still lists this machine's C library."""
     host = load_host(gallery.path(name))
@@ -258,15 +259,23 @@ def test_programs_are_stubs_that_run() -> None:
 
 
 @pytest.mark.requires("gcc")
-@pytest.mark.parametrize("name", ["runfile-a10x2", "debian-a100x8", "h100-580"])
-def test_nvidia_smi_answers(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [
+        ("runfile-a10x2", "nvidia-smi"),
+        ("debian-a100x8", "nvidia-smi"),
+        ("h100-580", "nvidia-smi"),
+        ("wsl2-rtx3090", "/usr/lib/wsl/lib/nvidia-smi"),
+    ],
+)
+def test_nvidia_smi_answers(name: str, program: str) -> None:
     """nvidia-smi shows the GPUs of the host, whether the document has facts of it or not."""
     host = load_host(gallery.path(name))
-    table = output("nvidia-smi", host=name)
+    table = output(program, host=name)
     assert table.count(f"  {host.nvml.gpus[0].model[:30]} ") == len(host.nvml.gpus)
     assert f"Driver Version: {host.nvml.driver_version} " in table
     assert table.endswith(f'the GPUs of host "{name}" are simulated.\n')
-    listed = simulate("nvidia-smi", "-L", host=name).stdout
+    listed = simulate(program, "-L", host=name).stdout
     assert [line.rpartition("UUID: ")[2] for line in listed.splitlines()] == [
         f"{gpu.uuid})" for gpu in host.nvml.gpus
     ]
@@ -352,6 +361,20 @@ def _outside() -> dict[str, object]:
         "mountinfo": Path("/proc/self/mountinfo").read_text(),
         "cache": Path("/etc/ld.so.cache").read_bytes(),
     }
+
+
+def test_a_jetson_says_its_family() -> None:
+    """sysfs has the board's family beside this machine's own devices, and a user namespace may
+    still mount a sysfs.
+    """
+    script = (
+        "cat /sys/devices/soc0/family; echo; ls /sys/devices; cat /sys/devices/system/cpu/online;"
+        " unshare --user --net --mount --map-root-user mount -t sysfs none /mnt && echo mounted"
+    )
+    family, *names = output("sh", "-c", script, host="jetson-orin").split()
+    assert family == "Tegra"
+    own = {*os.listdir("/sys/devices"), Path("/sys/devices/system/cpu/online").read_text().strip()}
+    assert {*names} == own | {"soc0", "mounted"}
 
 
 def test_nothing_changes_outside() -> None:

@@ -544,6 +544,14 @@ def test_wsl_has_one_device() -> None:
     assert ("info", "Auto-detected mode as 'wsl'") in made.log
 
 
+def test_none_gives_no_device_under_wsl() -> None:
+    """A container that asks for no GPU gets the driver's files without /dev/dxg."""
+    made, everything = (edits(WSL, device, gpus=[]) for device in ("none", "all"))
+    assert nodes(made) == []
+    assert "NVCT_EMPTY_DEVICE=" in [variable for part in made.edits for variable in part.env]
+    assert (mounts(made), steps(made)) == (mounts(everything), steps(everything))
+
+
 def test_wsl_without_the_drivers_store_is_refused() -> None:
     """Without libcuda in a store the refusal says where it was looked for."""
     line = refusal("/dev/dxg char 10:125", "0", gpus=[])

@@ -8,7 +8,7 @@ import pytest
 from nvgraft_cli.simulate import host_maker
 from nvgraft_cli.simulate.standins import build
 from nvgraft_specs import gallery
-from nvgraft_specs.models.host import Cdi, load_host
+from nvgraft_specs.models.host import Cdi, RegularFile, load_host
 
 LISTING = """\
 8 libs found in cache `/etc/ld.so.cache'
@@ -86,3 +86,27 @@ def test_stand_ins_are_not_made_for_another_architecture(monkeypatch: pytest.Mon
         host_maker._refuse_another_machine(host)
     uname.machine = "x86_64"
     host_maker._refuse_another_machine(host)
+
+
+@pytest.mark.parametrize("path", ["/sbin/ldconfig", "/usr/sbin/ldconfig.real"])
+@pytest.mark.parametrize("name", ["jetson-orin", "eks-t4"])
+def test_ldconfig_stays_this_machines(path: str, name: str) -> None:
+    """ldconfig fits this machine's loader, whether the document knows its ELF facts or not."""
+    host = load_host(gallery.path(name))
+    program = RegularFile(type="file", mode="0755")
+    assert host_maker._content(path, program, host, {}) is None
+    assert host_maker._content("/usr/bin/nvidia-smi", program, host, {}) is not None
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "real"),
+    [
+        ("", "/sys/devices/soc0/family", "/sys/devices/soc0/family"),
+        ("", "/sys/devices", None),
+        ("", "/sys/bus/pci/x", None),
+        ("/run/nvidia/driver", "/sys/bus/pci/x", "/run/nvidia/driver/sys/bus/pci/x"),
+    ],
+)
+def test_where_entries_of_sysfs_are_made(root: str, path: str, real: str | None) -> None:
+    """Nothing can be made in sysfs, except below /sys/devices, which takes the host's entries."""
+    assert host_maker._real_path(root, path) == real

@@ -123,3 +123,15 @@ def test_each_directory_has_its_own_links() -> None:
     tree = SnapshotTree(hosts.tree("/a/libcuda.so.550.1 elf libcuda.so.1"))
     made, _ = soname_links(tree, [mounted(component(), "/a"), mounted(component(), "/b")])
     assert made == {"/a/libcuda.so.1": "libcuda.so.550.1", "/b/libcuda.so.1": CUDA}
+
+
+def test_libraries_of_the_driver_hide_none_of_their_own() -> None:
+    """WSL2 has two files with one SONAME, one of them under that name: neither is of the image."""
+    loader = component("libcuda_loader.so")
+    assert links(f"{LIBS}/libcuda.so.1 elf libcuda.so.1", component("libcuda.so.1"), loader) == (
+        {},
+        [],
+    )
+    first, second = component("libcuda.so.1.1"), component("libcuda.so.1.2")
+    both = f"{LIBS}/libcuda.so.1.1 elf libcuda.so.1\n{LIBS}/libcuda.so.1.2 elf libcuda.so.1"
+    assert links(both, first, second) == ({f"{LIBS}/libcuda.so.1": "libcuda.so.1.2"}, [])

@@ -180,6 +180,7 @@ def unprofiled_host() -> Host:
 
 
 HOSTS: dict[str, Callable[[], Host]] = {
+    "wsl": lambda: load_host(gallery.path("wsl2-rtx3090")),
     "a100": a100_host,
     "mig": mig_host,
     "unknown": unknown_host,
@@ -327,6 +328,21 @@ def test_gpus_are_counted_by_their_nodes(
     assert uuids == [driver.host.nvml.gpus[place].uuid for place in (1, 3, 5, 7)]
     with pytest.raises(pynvml.NVMLError_NotFound):
         api.nvmlDeviceGetHandleByUUID(driver.host.nvml.gpus[0].uuid)
+
+
+@pytest.mark.parametrize(("error", "code"), [(errno.ENXIO, 0), (errno.ENOENT, 9)])
+def test_wsl2_has_one_node_for_all_gpus(
+    error: int, code: int, compiled: Callable[[str], Driver]
+) -> None:
+    """On WSL2 /dev/dxg alone decides, for nvmlInit and for each GPU."""
+    driver = compiled("wsl")
+    driver.refused["/dev/dxg"] = error
+    count = ctypes.c_uint(7)
+    assert driver.library.nvmlInit_v2() == code
+    if not code:
+        assert driver.library.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
+        assert count.value == 1
+    assert {path for path in driver.asked if path.startswith("/dev")} == {"/dev/dxg"}
 
 
 def test_no_gpu_is_not_an_error(

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import posixpath
 import subprocess
 from pathlib import Path
 
@@ -85,6 +86,39 @@ def test_what_is_not_recorded_is_not_known() -> None:
         assert f".{field} = SIM_UNKNOWN" in source
     assert ".temperature_c = {0}" in source
     assert ".topology = NULL" in source
+
+
+def test_the_driver_store_of_wsl2_answers() -> None:
+    """The driver's files of WSL2, which have no version in their names, are known by SONAME; so the
+    library that a CDI specification mounts answers in a container.
+    """
+    host = load_host(gallery.path("wsl2-rtx3090"))
+    store = "/usr/lib/wsl/drivers/nv_dispi.inf_amd64_9c2f6e0b1a7d4c35/"
+    names = {
+        path.replace(store, ""): soname
+        for path in host.files
+        if (soname := data.library_of(path, host))
+    }
+    assert names == {
+        "libcuda.so.1.1": "libcuda.so.1",
+        "libcuda_loader.so": "libcuda.so.1",
+        "libnvidia-ml.so.1": "libnvidia-ml.so.1",
+        "libnvidia-ml_loader.so": "libnvidia-ml.so.1",
+        "/usr/lib/wsl/lib/libcuda.so.1.1": "libcuda.so.1",
+        "/usr/lib/wsl/lib/libnvidia-ml.so.1": "libnvidia-ml.so.1",
+    }
+
+
+@pytest.mark.parametrize("name", gallery.with_hook())
+def test_each_host_has_a_library_that_answers(name: str) -> None:
+    """On other hosts it is the 64-bit file of the driver's version."""
+    host = load_host(gallery.path(name))
+    version = host.nvml.driver_version
+    files = {soname: path for path in host.files if (soname := data.library_of(path, host))}
+    assert {soname: posixpath.basename(path) for soname, path in files.items()} == {
+        "libnvidia-ml.so.1": f"libnvidia-ml.so.{version}",
+        "libcuda.so.1": f"libcuda.so.{version}",
+    }
 
 
 def test_numbers_of_gpus_and_mig_devices_are_limited() -> None:

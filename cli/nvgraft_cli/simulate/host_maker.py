@@ -29,6 +29,8 @@ _INTERPRETERS = {
 }
 _SMI = "nvidia-smi"
 _PCI_DEVICES = "/sys/bus/pci/devices"
+_SYS_DEVICES = "/sys/devices"
+_UNCOVERED_SYS = "/run/nvgraft-sys"
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 #: One row of `ldconfig -p`: SONAME, libc and architecture, optional OS ABI and hardware
 #: capabilities, path.
@@ -58,6 +60,7 @@ def make(host: Host, snapshot: bytes, *, compiled: bool) -> list[str]:
         except build.CannotCompile as error:
             notes.append(str(error))
     _proc(host)
+    _sys_devices(host, root)
     notes += _drm(host)
     for path, entry in sorted(host.files.items(), key=lambda item: (item[0].count("/"), item[0])):
         real = _real_path(root, path)
@@ -133,7 +136,7 @@ def _refuse_beside_driver() -> None:
 
 
 def _compile(host: Host) -> dict[str, bytes]:
-    """Return the stand-ins of a host: file name -> content.
+    """Return the stand-ins of a host: SONAME, or nvidia-smi -> content.
 
     :raises CannotCompile: there is no compiler, or it failed.
     """
@@ -143,9 +146,9 @@ def _compile(host: Host) -> dict[str, bytes]:
         lambda soname: stubs.shared_object(64, machine, soname, (), None),
     )
     needed = {
-        os.path.basename(path): entry.elf.needed
+        soname: entry.elf.needed
         for path, entry in host.files.items()
-        if isinstance(entry, RegularFile) and entry.elf and entry.elf.bits == 64
+        if (soname := data.library_of(path, host)) and isinstance(entry, RegularFile) and entry.elf
     }
     branch = data.branch(host.nvml.driver_version)
     nvml = build.Exports(
@@ -153,16 +156,15 @@ def _compile(host: Host) -> dict[str, bytes]:
     )
     with ThreadPoolExecutor() as pool:  # which wait for compilers
         building = {_SMI: pool.submit(_compile_smi, compiler, host)}
-        for library, source, exports in (
-            ("libnvidia-ml.so", "nvml.c", nvml),
-            ("libcuda.so", "cuda.c", None),
+        for soname, source, exports in (
+            (data.NVML, "nvml.c", nvml),
+            (data.CUDA, "cuda.c", None),
         ):
-            name = f"{library}.{host.nvml.driver_version}"
-            building[name] = pool.submit(
+            building[soname] = pool.submit(
                 compiler.library,
                 build.SOURCES / source,
-                f"{library}.1",
-                needed.get(name, ()),
+                soname,
+                needed.get(soname, ()),
                 exports=exports,
             )
     return {name: library.result() for name, library in building.items()}
@@ -215,6 +217,36 @@ def _proc(host: Host) -> None:
     os.unlink("/run/nvgraft-devices")
 
 
+def _sys_devices(host: Host, root: str) -> None:
+    """Let /sys/devices take the host's entries beside this machine's, if it has any there."""
+    if root or not any(path.startswith(f"{_SYS_DEVICES}/") for path in host.files):
+        return
+    own = "/run/nvgraft-sys-devices"
+    os.mkdir(own)
+    syscalls.mount(_SYS_DEVICES, own, None, syscalls.MS_BIND | syscalls.MS_REC)
+    _cover(_SYS_DEVICES)
+    for name in os.listdir(own):
+        os.mkdir(f"{_SYS_DEVICES}/{name}")
+        syscalls.mount(
+            f"{own}/{name}", f"{_SYS_DEVICES}/{name}", None, syscalls.MS_BIND | syscalls.MS_REC
+        )
+    syscalls.umount2(own, syscalls.MNT_DETACH)
+    os.rmdir(own)
+
+
+def _cover(directory: str) -> None:
+    """Mount an empty directory over one of sysfs, whose entries the caller makes.
+
+    The kernel lets a user namespace mount a sysfs only if one exists that no mount covers: so there
+    is another one.
+    """
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+    syscalls.mount("tmpfs", directory, "tmpfs", flags, "mode=0755")
+    if not os.path.isdir(_UNCOVERED_SYS):
+        os.mkdir(_UNCOVERED_SYS)
+        syscalls.mount("sysfs", _UNCOVERED_SYS, "sysfs", flags)
+
+
 def _drm(host: Host) -> list[str]:
     """Show the GPUs' DRM nodes in sysfs beside this machine's PCI devices; return notes for the
     user.
@@ -238,27 +270,13 @@ def _drm(host: Host) -> list[str]:
             )
         ]
     own = {name: os.readlink(f"{_PCI_DEVICES}/{name}") for name in os.listdir(_PCI_DEVICES)}
-    syscalls.mount(
-        "tmpfs",
-        _PCI_DEVICES,
-        "tmpfs",
-        syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC,
-        "mode=0755",
-    )
+    _cover(_PCI_DEVICES)
     for name, target in own.items():
         if name not in devices:
             os.symlink(target, f"{_PCI_DEVICES}/{name}")
     for address, nodes in devices.items():
         for name in nodes:
             os.makedirs(f"{_PCI_DEVICES}/{address}/drm/{name}")
-    # The kernel lets a user namespace mount a sysfs only if one exists that no mount covers.
-    os.mkdir("/run/nvgraft-sys")
-    syscalls.mount(
-        "sysfs",
-        "/run/nvgraft-sys",
-        "sysfs",
-        syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC,
-    )
     return []
 
 
@@ -268,25 +286,30 @@ def _real_path(root: str, path: str) -> str | None:
         return path
     if path == "/proc" or path.startswith("/proc/"):
         return path if path.startswith("/proc/driver/") else None
+    if not root and path.startswith("/sys/") and not path.startswith(f"{_SYS_DEVICES}/"):
+        return None
     return None if path == "/etc/ld.so.cache" else root + path
 
 
 def _content(path: str, entry: Entry, host: Host, libraries: Mapping[str, bytes]) -> bytes | None:
     """Return the bytes of a regular file, or None if this machine's own file may stay there.
 
-    :param libraries: content of those libraries that answer, by file name.
+    :param libraries: content of those libraries that answer, by SONAME, and of nvidia-smi.
     """
     if not isinstance(entry, RegularFile):
         return b""
     name = os.path.basename(path)
-    if name in libraries and (entry.elf.bits == 64 if entry.elf else name == _SMI):
-        return libraries[name]
+    is_smi = name == _SMI and (entry.elf is None or entry.elf.bits == 64)
+    if libraries and (stand_in := _SMI if is_smi else data.library_of(path, host)):
+        return libraries[stand_in]
     if entry.content is not None:
         return entry.content.encode()
     runs = int(entry.mode, 8) & 0o111
+    # ldconfig must be this machine's own, which fits its loader.
+    if runs and name.startswith("ldconfig"):
+        return None
     if entry.elf:
-        # ldconfig must be this machine's own, which fits its loader.
-        return None if name.startswith("ldconfig") else _elf(name, entry.elf, bool(runs))
+        return _elf(name, entry.elf, bool(runs))
     if runs and not re.search(r"\.so(\.|$)", name):
         return stubs.executable(
             _machine_of(host) or _MACHINES.get(os.uname().machine, "EM_X86_64"),

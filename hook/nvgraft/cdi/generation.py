@@ -177,9 +177,12 @@ class _Generator:
         if kind == platform.TEGRA:
             return self.csv(request)
         if kind == platform.WSL:
+            from nvgraft.cdi.selection import EMPTY_DEVICE
             from nvgraft.cdi.wsl import discover_wsl
 
             found = discover_wsl(self._source.finder, self._source.root)
+            if names.NONE in request.devices:
+                return [Contents(env=[EMPTY_DEVICE]), found.common]
             return [*(device.contents for device in found.devices), found.common]
         return self._nvml(request.devices)
 

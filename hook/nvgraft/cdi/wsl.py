@@ -1,9 +1,9 @@
 """The device of WSL2: /dev/dxg, DXCore and the files of the Windows driver's store.
 
-There is one device for all GPUs, because all of them share /dev/dxg. DXCore knows which store is in
-use, but asking it means to run its code with the rights of this process. Instead the store is the
-one that has the driver's libcuda; if an earlier driver has left its store too, the last in the
-order of names counts.
+There is one device for all GPUs, because all of them share /dev/dxg. A request for ``none`` gets
+the files without it. DXCore knows which store is in use, but asking it means to run its code with
+the rights of this process. Instead the store is the one that has the driver's libcuda; if an
+earlier driver has left its store too, the last in the order of names counts.
 
 Source: reference behaviour 13.1.
 """

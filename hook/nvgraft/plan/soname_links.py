@@ -35,7 +35,7 @@ def soname_links(
         owner = _owner(tree, directory, listings[directory], soname, library.name)
         path = f"{directory}/{soname}"
         node = tree.lstat(path)
-        if owner != library.name:
+        if owner != library.name and not _is_mounted(libraries, f"{directory}/{owner}"):
             message = (
                 f"{path} will lead to {owner} of the image, which ldconfig prefers to the"
                 f" driver's {library.name}"
@@ -46,6 +46,8 @@ def soname_links(
                 )
             )
         if node is not None and node.type != "symlink":
+            if _is_mounted(libraries, path):
+                continue
             message = f"{path} is a {node.type} of the image and hides the driver's {library.name}"
             findings.append(
                 Finding(
@@ -55,6 +57,13 @@ def soname_links(
         elif node is None or node.target not in {owner, f"{directory}/{owner}"}:
             links[path] = owner
     return links, findings
+
+
+def _is_mounted(libraries: Sequence[MountedLibrary], path: str) -> bool:
+    """Tell whether a path is a library of the driver, not of the image: WSL2 has several with one
+    SONAME.
+    """
+    return any(library.path == path for library in libraries)
 
 
 def _owner(tree: Tree, directory: str, names: Sequence[str], soname: str, mounted: str) -> str:

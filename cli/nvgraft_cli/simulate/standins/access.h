@@ -60,9 +60,18 @@ static int open_node(const char *path, int flags) {
   return 0;
 }
 
-/* Return 0 if the process may use /dev/nvidiaMINOR, else the errno. */
+#define DXG "/dev/dxg"
+
+/* Return 0 if the process may use the node without which there is no driver, else the errno. */
+static int open_control_node(void) {
+  return open_node(simulated.has_dxg ? DXG : "/dev/nvidiactl", O_RDWR);
+}
+
+/* Return 0 if the process may use the node of a GPU, else the errno. */
 static int open_gpu_node(const struct sim_gpu *gpu) {
   char path[32];
+  if (simulated.has_dxg)
+    return open_node(DXG, O_RDWR);
   snprintf(path, sizeof path, "/dev/nvidia%u", gpu->minor);
   return open_node(path, O_RDWR);
 }

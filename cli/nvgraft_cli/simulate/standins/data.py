@@ -4,6 +4,7 @@ Documents come from strangers. Every number is checked by the document's model, 
 becomes a string literal in which only letters, digits and a few marks stand for themselves.
 """
 
+import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,11 @@ from nvgraft_specs.models import simulated
 from nvgraft_specs.models.gpu_profile import MigProfile, Script
 from nvgraft_specs.models.host import Host, RegularFile
 from nvgraft_specs.models.host_gpus import GPU_LIMIT, Gpu, MigDevice, NumaNode
+
+#: The libraries that answer, by SONAME.
+NVML, CUDA = "libnvidia-ml.so.1", "libcuda.so.1"
+#: Where WSL2 has its driver.
+_WSL = "/usr/lib/wsl/"
 
 #: MIG devices of one GPU: the hardware has seven compute slices.
 MIG_LIMIT = 7
@@ -112,6 +118,7 @@ def c_source(host: Host) -> str:
         "branch": branch(host.nvml.driver_version),
         "cuda": major * 1000 + minor * 10,
         "has_fabric": int(has_fabric(host)),
+        "has_dxg": int("/dev/dxg" in host.files),
         "gpus": array,
         "gpu_count": len(gpus),
     }
@@ -131,6 +138,22 @@ def has_fabric(host: Host) -> bool:
     return (host.topology is not None and host.topology.nvlink == "switch") or any(
         path.startswith("/dev/nvidia-nvswitch") for path in host.files
     )
+
+
+def library_of(path: str, host: Host) -> str:
+    """Return the SONAME of the stand-in that stands at a path of the host: its driver's NVML, its
+    libcuda, or "".
+    """
+    entry = host.files[path]
+    if not isinstance(entry, RegularFile) or entry.elf is None or entry.elf.bits != 64:
+        return ""
+    for soname in (NVML, CUDA):
+        versioned = f"{soname.removesuffix('.1')}.{host.nvml.driver_version}"
+        # The names of WSL2's files have no driver version.
+        in_wsl = path.startswith(_WSL) and entry.elf.soname == soname
+        if in_wsl or posixpath.basename(path) == versioned:
+            return soname
+    return ""
 
 
 def branch(version: str) -> int:

@@ -164,6 +164,7 @@ struct sim_driver {
   int cuda;                    /* 12080 is CUDA 12.8 */
   /* The fabric of NVSwitches or an NVLink domain: without its manager CUDA does not start (802). */
   int has_fabric;              /* 0 or 1 */
+  int has_dxg;                 /* 0 or 1: WSL2, where /dev/dxg is the one node of all GPUs */
   const struct sim_gpu *gpus;
   unsigned gpu_count;
 };

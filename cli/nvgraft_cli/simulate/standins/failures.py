@@ -7,7 +7,6 @@ the simulation. A failure of the node is a file that is taken away.
 
 import contextlib
 import os
-import posixpath
 import re
 import signal
 import struct
@@ -16,7 +15,7 @@ from typing import NamedTuple
 
 from nvgraft_cli.simulate.standins import data
 from nvgraft_specs.models import simulated
-from nvgraft_specs.models.host import Host, RegularFile
+from nvgraft_specs.models.host import Host
 from nvgraft_specs.models.host_gpus import GPU_LIMIT, PciAddress
 
 MAGIC = b"nvgraft-failures"
@@ -131,7 +130,7 @@ def _check_possible(kind: str, index: int, host: Host) -> None:
     }.get(kind)
     if wanted is not None and wanted not in host.files:
         raise UnknownFailure(f"the host has no {wanted} | choose a host that has it")
-    if kind == "missing-library" and not list(_libraries(host, "libcuda.so")):
+    if kind == "missing-library" and not list(_libraries(host, data.CUDA)):
         raise UnknownFailure("the host has no libcuda.so.1 | choose a host that has it")
 
 
@@ -175,7 +174,7 @@ def apply(failures: Sequence[HostFailure], host: Host) -> None:
     """
     kinds = {failure.kind for failure in failures}
     changed = 0
-    for path in _libraries(host, "libnvidia-ml.so", "libcuda.so"):
+    for path in _libraries(host, data.NVML, data.CUDA):
         changed += _change(path, failures, host)
     if not changed and kinds & _IN_LIBRARIES:
         raise UnknownFailure(
@@ -187,17 +186,11 @@ def apply(failures: Sequence[HostFailure], host: Host) -> None:
         _change_node(failure, host)
 
 
-def _libraries(host: Host, *names: str) -> Iterator[str]:
-    """Yield the paths of the driver's 64-bit libraries with these names, on the simulated host."""
+def _libraries(host: Host, *sonames: str) -> Iterator[str]:
+    """Yield the paths of the stand-ins with these SONAMEs, on the simulated host."""
     root = host.root.rstrip("/")
-    wanted = {f"{name}.{host.nvml.driver_version}" for name in names}
-    for path, entry in host.files.items():
-        if (
-            isinstance(entry, RegularFile)
-            and entry.elf
-            and entry.elf.bits == 64
-            and posixpath.basename(path) in wanted
-        ):
+    for path in host.files:
+        if data.library_of(path, host) in sonames:
             yield root + path
 
 
@@ -224,7 +217,7 @@ def _change_node(failure: HostFailure, host: Host) -> None:
     elif kind == "missing-node":
         _remove(f"/dev/nvidia{host.nvml.gpus[failure.gpu].minor}")
     elif kind == "missing-library":
-        for path in _libraries(host, "libcuda.so"):
+        for path in _libraries(host, data.CUDA):
             _remove(path)
     elif kind == "no-uvm":
         for path in ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"):

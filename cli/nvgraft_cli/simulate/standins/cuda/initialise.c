@@ -37,13 +37,13 @@ static void wait_ms(uint32_t milliseconds) {
 
 static int start(void) {
   wait_ms(sim_failures.init_delay_ms);
-  if (open_node("/dev/nvidiactl", O_RDWR))
+  if (open_control_node())
     return NO_DEVICE;
   if (sim_failures.cuda_init)
     return (int)sim_failures.cuda_init;
   if (!module_has_this_version())
     return SYSTEM_DRIVER_MISMATCH;
-  if (open_node("/dev/nvidia-uvm", O_RDWR))
+  if (!simulated.has_dxg && open_node("/dev/nvidia-uvm", O_RDWR))
     return UNKNOWN;
   device_count = find_devices();
   return device_count ? SUCCESS : NO_DEVICE;

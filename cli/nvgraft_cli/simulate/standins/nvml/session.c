@@ -111,7 +111,7 @@ static void wait_ms(unsigned milliseconds) {
     ;
 }
 
-/* Return the code for a process that may not open /dev/nvidiactl (decision 0062). */
+/* Return the code for a process that may not open the control node (decision 0062). */
 static int control_node_code(int error) {
   switch (error) {
   case 0:
@@ -144,7 +144,7 @@ static int start_session(void) {
   for (unsigned left = sim_failures.nvml_hang_s; left; left--)
     wait_ms(1000);
   code = sim_failures.nvml_init ? (int)sim_failures.nvml_init
-                                : control_node_code(open_node("/dev/nvidiactl", O_RDWR));
+                                : control_node_code(open_control_node());
   if (code == SUCCESS)
     look_for_devices();
   return code;
