@@ -307,6 +307,7 @@ def test_an_error_in_another_language_is_recognised(paste: str, row: str) -> Non
         ("one\nValueError: no such colour\ntwo", "ValueError: no such colour", "", ""),
         ("ValueError: no GPU in that colour", "ValueError: no GPU in that colour", "", "inside"),
         ("docker: Error response from daemon: no such image", "no such image", "docker", ""),
+        ("error: amdgpu reset failed", "error: amdgpu reset failed", "", ""),
         (
             "ld: no space left on device\nERROR: process make did not complete successfully",
             "ld: no space left on device",
@@ -339,6 +340,10 @@ def test_the_innermost_message_of_an_unknown_error_is_told(
         ("ImportError: libGL.so.1: cannot open shared object file", "libgl1"),
         ("sh: error while loading: libzzz.so.3: cannot open shared object file", "apt-file"),
         ("cannot allocate unhealthy devices amd.com/gpu", "NVIDIA's tools do not know"),
+        ("docker: no such device: /dev/kfd", "ROCm"),
+        ("sh: fork: Argument list too long", "E2BIG"),
+        ("tkinter: cannot open display", "xvfb-run"),
+        ("gpu_process_host.cc: error: GPU process exited", "browser"),
     ],
 )
 def test_the_words_of_the_system_are_explained(text: str, means: str, capsys: Captured) -> None:

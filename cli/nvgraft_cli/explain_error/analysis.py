@@ -57,8 +57,10 @@ _OF_GPUS = (
     *("nvidia", "nvgraft", "cuda", "gpu", "nvml", "cudnn", "nccl", "tensorrt", "/dev/dri", "dxg"),
     *("nvenc", "nvdec", "vulkan", "eglinit", "libegl", "libglx", "opengl", "optix"),
 )
-#: GPUs of other makers.
-_OF_OTHERS = re.compile(r"\b(?:amd|intel)\.com/gpu")
+#: GPUs of other makers, and the GPU process of browsers.
+_OF_OTHERS = re.compile(
+    r"\b(?:amd|intel)\.com/gpu|\bamd ?gpu\w*|--disable-gpu\w*|\bgpu[ _](?:process|channel)\w*"
+)
 #: Lines that say only that something failed which another line explains.
 _CONSEQUENCE = re.compile(
     r"did not complete successfully|returned (?:a )?non-zero|exited with"
