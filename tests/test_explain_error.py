@@ -340,7 +340,7 @@ def test_the_innermost_message_of_an_unknown_error_is_told(
         ("ImportError: libGL.so.1: cannot open shared object file", "libgl1"),
         ("sh: error while loading: libzzz.so.3: cannot open shared object file", "apt-file"),
         ("cannot allocate unhealthy devices amd.com/gpu", "NVIDIA's tools do not know"),
-        ("docker: no such device: /dev/kfd", "ROCm"),
+        ("rocminfo: hsa_init failed", "ROCm"),
         ("sh: fork: Argument list too long", "E2BIG"),
         ("tkinter: cannot open display", "xvfb-run"),
         ("gpu_process_host.cc: error: GPU process exited", "browser"),

@@ -48,7 +48,7 @@ _STAGE = re.compile(r"(?:nvidia-container-cli(?:\.real)?|nvgraft): ([a-z-]+) err
 _COMPLAINT = re.compile(
     r"error|fail|fatal|cannot|can't|could ?n[o']t|unable|denied|not found|no such|refused|invalid"
     r"|panic|exception|unsupported|missing|timed? ?out|abort|not permitted|exited with|killed"
-    r"|segmentation|signal|no space|too many|exceed|rejected|insufficient"
+    r"|segmentation|signal|no space|too (?:many|long)|exceed|rejected|insufficient"
     r"|not (?:support|avail|allow)",
     re.IGNORECASE,
 )
