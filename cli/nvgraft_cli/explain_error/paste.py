@@ -51,7 +51,7 @@ def decode(data: bytes) -> str:
 def readings(text: str) -> Iterator[str]:
     """Yield ``text``, and with the lines joined that a terminal or a program may have wrapped.
 
-    A full line may have been cut at the width, or between words.
+    A full line may have been cut at the width, between words, or after a hyphen.
     """
     yield text
     if "\n" not in text.strip() or len(text) > _WRAPPED:
@@ -66,7 +66,8 @@ def readings(text: str) -> Iterator[str]:
         cut += {width: "", width - 1: " "}.get(len(line), "\n") + after
         after = after.lstrip()
         full = after and len(line) + 1 + len(after.split(" ", 1)[0]) > width - _INDENTED
-        words += (" " if full else "\n") + after
+        hyphen = full and line.endswith("-") and line[-2:-1].isalnum()
+        words += ("" if hyphen else " " if full else "\n") + after
         if full:
             joined += 2 if len(lines) == 2 or _CONTINUED.match(after) else 1
     if joined > 1:
