@@ -1,8 +1,8 @@
 """Run the commands in the console blocks of docs, and compare their output with the page.
 
-A block starts with ```` ```console ````. A line ``$ nvgraft ...`` is a command, which is run in
-docs/examples; the lines below it are its output, stdout before stderr. A line ``...`` stands for
-any lines. ``python tests/console.py PAGE ...`` (with PYTHONPATH as for the tests) writes the
+A block starts with ```` ```console ````. A line ``$ nvgraft ...`` is a command, or two with a pipe
+between them, which is run in docs/examples; the lines below it are its output, stdout before
+stderr. A line ``...`` stands for any lines. ``python tests/console.py PAGE ...`` (with PYTHONPATH as for the tests) writes the
 outputs of pages; lines to leave out must be replaced by ``...`` again by hand.
 """
 
@@ -11,6 +11,7 @@ import io
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -55,8 +56,28 @@ def commands(page: Path) -> Iterator[Command]:
 def run(words: list[str]) -> list[str]:
     """Run ``nvgraft`` with ``words`` in docs/examples; return the lines that it prints.
 
-    Paths of this checkout are replaced by /examples and docs.
+    Behind ``| nvgraft`` another command reads what the first one prints on stdout. Paths of this
+    checkout are replaced by /examples and docs.
     """
+    if "|" in words:
+        end = words.index("|")
+        assert words[end + 1] == "nvgraft"
+        with tempfile.TemporaryFile("w+") as between:
+            between.write(_printed(words[:end])[0])
+            between.seek(0)
+            kept = os.dup(0)
+            os.dup2(between.fileno(), 0)
+            try:
+                return run(words[end + 2 :])
+            finally:
+                os.dup2(kept, 0)
+                os.close(kept)
+    printed = "".join(_printed(words))
+    return printed.replace(str(EXAMPLES), "/examples").replace(str(DOCS), "docs").splitlines()
+
+
+def _printed(words: list[str]) -> tuple[str, str]:
+    """Return what a command prints on stdout and on stderr."""
     out, err = io.StringIO(), io.StringIO()
     directory = os.getcwd()
     os.chdir(EXAMPLES)
@@ -69,8 +90,7 @@ def run(words: list[str]) -> list[str]:
             main(words)
     finally:
         os.chdir(directory)
-    printed = out.getvalue() + err.getvalue()
-    return printed.replace(str(EXAMPLES), "/examples").replace(str(DOCS), "docs").splitlines()
+    return out.getvalue(), err.getvalue()
 
 
 def agrees(expected: list[str], printed: list[str]) -> bool:

@@ -634,3 +634,68 @@ def test_control_characters_in_names_are_escaped(tmp_path: Path, capsys: Capture
             == 1
         )
         assert "\x1b" not in capsys.readouterr().out
+
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  containers:
+  - name: main
+    env: [{name: LD_LIBRARY_PATH, value: /usr/local/nvidia/lib64}]
+    resources: {limits: {alpha.kubernetes.io/nvidia-gpu: 2}}
+    volumeMounts:
+    - {name: cuda, mountPath: /usr/local/nvidia/lib64/libcuda.so.1, readOnly: true}
+    - {name: scratch, mountPath: /scratch}
+  volumes:
+  - {name: cuda, hostPath: {path: /usr/lib64/libcuda.so.460.106.00}}
+  - {name: scratch, emptyDir: {}}
+"""
+
+
+def test_a_pod_that_mounts_the_driver_itself(tmp_path: Path, capsys: Captured) -> None:
+    """Its hostPath volumes are mounts, and the kubelet gives it the nodes of the GPUs that it asks
+    for; as YAML and as JSON.
+    """
+    (tmp_path / "pod.yaml").write_text(POD)
+    (tmp_path / "pod.json").write_text(json.dumps(yaml.safe_load(POD)))
+    (tmp_path / "none.yaml").write_text(POD.replace(": 2}", ": 0}"))
+    assert main(["diff", str(tmp_path / "pod.yaml"), str(tmp_path / "pod.json")]) == 0
+    capsys.readouterr()
+    words = [str(tmp_path / "none.yaml"), str(tmp_path / "pod.yaml")]
+    assert main(["diff", "--all", *words]) == 1
+    out = capsys.readouterr().out
+    assert "driver  460.106.00 (both)\nGPUs    none → 2\n" in out
+    assert "+ /dev/nvidia1 at /dev/nvidia1\n" in out
+    assert "libcuda" not in out
+    assert "scratch" not in out
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {"kind": "Pod"},
+        {"kind": "Pod", "spec": {"containers": []}},
+        {"kind": "Pod", "spec": {"containers": [{"volumeMounts": [{}]}]}},
+        {"kind": "Pod", "spec": {"containers": ["x"]}},
+        {"kind": "Pod", "spec": {"containers": [{"resources": {"limits": {"alpha.kubernetes.io/nvidia-gpu": "x"}}}]}},
+        {"kind": "Pod", "spec": {"containers": [{}], "volumes": [{"hostPath": 1}]}},
+    ],
+)  # fmt: skip
+def test_a_pod_that_cannot_be_read(pod: dict[str, Any], tmp_path: Path, capsys: Captured) -> None:
+    """One line with cause and fix."""
+    (tmp_path / "pod.json").write_text(json.dumps(pod))
+    assert main(["diff", str(tmp_path / "pod.json"), "eks-t4"]) == 2
+    assert "pod.json: not a pod that can be read: " in capsys.readouterr().err
+
+
+def test_a_pod_for_the_device_plugin_is_sent_to_the_planner(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """It names a number of GPUs, but no file of the driver."""
+    (tmp_path / "pod.yaml").write_text(
+        POD.replace("alpha.kubernetes.io/nvidia-gpu", "nvidia.com/gpu")
+    )
+    assert main(["diff", str(tmp_path / "pod.yaml"), "eks-t4"]) == 2
+    assert "| plan it, and compare the plan: nvgraft plan --pod" in capsys.readouterr().err

@@ -180,10 +180,9 @@ def test_a_prepared_mig_device_has_its_capability_nodes(tmp_path: Path, capsys: 
 def test_the_specification_is_one_that_engines_accept(tmp_path: Path, capsys: Captured) -> None:
     """The reader of CDI specifications accepts it."""
     path = claim_file(tmp_path, "gpu-0")
-    words = ["dra", "prepare", "--claim", path, "--host", "runfile-a10x2", "--format", "json"]
+    words = ["dra", "prepare", "--claim", path, "--host", "runfile-a10x2", "--format", "cdi"]
     assert main(words) == 0
-    text = json.dumps(json.loads(capsys.readouterr().out)["cdi"]).encode()
-    spec = parse_specification(text, "claim.json")
+    spec = parse_specification(capsys.readouterr().out.encode(), "claim.json")
     assert [device.name for device in spec.devices] == [f"{UID}-gpu-0"]
 
 

@@ -153,3 +153,12 @@ def test_a_wrong_number_of_nodes(count: str, capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit, match="2"):
         main(["export", "nodes", f"--count={count}", "eks-t4"])
     assert "is not a number of nodes | write 1 to 10000" in capsys.readouterr().err
+
+
+def test_the_pod_of_the_guide_is_the_one_that_is_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The file that the guide compares is the output of the command that the guide shows."""
+    assert main(["export", "pod-volumes", "--host", "runfile-a10x2"]) == 0
+    history = Path(__file__).parent.parent / "docs/history/pod-1.6.yaml"
+    assert capsys.readouterr().out == history.read_text()

@@ -43,7 +43,7 @@ ALLOWED = {
         "simulate/standins": "",
         "cdi": "case inventory register shell",
         "container_cli": "",
-        "diff": "case case/image shell",
+        "diff": "case case/image export shell",
         "docker_v1": "",
         "doctor": "case pods shell prove explain_error register",
         "dra": "case cdi pods shell",

@@ -22,11 +22,13 @@ examples:
   nvgraft diff --mode legacy,jit-cdi --container ./web --host eks-t4   # before, after an update
   nvgraft diff plan.json pid:4711
   nvgraft diff plan.json /etc/cdi/nvidia.yaml --format markdown
+  nvgraft plan --pod pod.yaml --format json | nvgraft diff ./web -
 
 Each side is a host (a snapshot or a gallery host), a container on the host of --host, a plan, a
-CDI specification (JSON or YAML), a recorded /proc/PID/mountinfo, a live container (pid:NUMBER), or
-a debug log of nvidia-container-cli. Hosts are compared by what they have and by what becomes of
-the containers of the documentation, or with --container by its plans.
+CDI specification (JSON or YAML), a recorded /proc/PID/mountinfo, a live container (pid:NUMBER), a
+debug log of nvidia-container-cli, or a pod of `nvgraft export pod-volumes`. Hosts are compared by
+what they have and by what becomes of the containers of the documentation, or with --container by
+its plans.
 
 exit code: 0 equal, or both refuse with the same words; 1 different; 2 trouble, or with
 --require-inject a side that does not inject"""

@@ -25,6 +25,7 @@ KINDS = {
     "cdi": "a CDI specification",
     "mountinfo": "a mountinfo",
     "log": "a debug log",
+    "pod": "a pod",
 }
 
 #: An aspect of a Side, and the name of its entries.

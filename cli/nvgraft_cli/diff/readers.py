@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from nvgraft_cli.case.hosts import HostSide
 
 _FIX = (
-    "pass a plan, a host snapshot, a container, a CDI specification, a mountinfo, pid:NUMBER, or a "
-    "debug log of nvidia-container-cli"
+    "pass a plan, a host snapshot, a container, a CDI specification, a mountinfo, pid:NUMBER, a "
+    "debug log of nvidia-container-cli, or a pod"
 )
 
 #: Options that say how a mount is made or propagates; the others are its properties.
@@ -114,6 +114,10 @@ def read_side(name: str, context: Context) -> Side:
             return log_side(name, raw.decode("utf-8", "surrogateescape"))
         if re.search(rb"^[\"']?cdiVersion", raw[: 1 << 20], re.MULTILINE):
             return cdi_side(name, parse_specification(raw, name), context.device)
+        if re.search(rb"^kind: *Pod\s*$", raw[: 1 << 20], re.MULTILINE):
+            from nvgraft_specs.yaml_text import load_yaml
+
+            return _pod(name, load_yaml(raw, name))
     except (DocumentError, SpecificationError) as error:
         raise InputError(str(error)) from error
     raise InputError(f"{name}: {'an empty file' if not text else 'an unknown format'} | {_FIX}")
@@ -140,6 +144,8 @@ def _json(name: str, raw: bytes, context: Context) -> Side:
     data = load_json(raw, name)
     if isinstance(data, dict) and "cdiVersion" in data:
         return cdi_side(name, parse_specification(raw, name), context.device)
+    if isinstance(data, dict) and data.get("kind") == "Pod":
+        return _pod(name, data)
     schema = str(data.get("schema", "")) if isinstance(data, dict) else ""
     if schema.startswith("nvgraft.host/") or (
         isinstance(data, dict) and "schema" not in data and "nvml" in data
@@ -151,6 +157,12 @@ def _json(name: str, raw: bytes, context: Context) -> Side:
         parse_plan(raw, name)
         return plan_side(name, data, "plan")
     raise InputError(f"{name}: $.schema: {schema or 'missing'} | {_FIX}")
+
+
+def _pod(name: str, data: Any) -> Side:
+    from nvgraft_cli.diff.pod_side import pod_side
+
+    return pod_side(name, data)
 
 
 def _snapshot(name: str, context: Context) -> Side:

@@ -22,7 +22,7 @@ exit code: 0 written, 1 the host has no driver, 2 bad usage or input"""
 _PREPARE = """\
 examples:
   nvgraft dra prepare --claim claim.yaml --host h100-580
-  nvgraft dra prepare --claim claim.yaml --host h100-580 --format json | jq .cdi
+  nvgraft dra prepare --claim claim.yaml --format cdi -o /etc/cdi/claim.json
 
 The claim must be allocated (status.allocation), since CEL selectors are not evaluated.
 
@@ -70,7 +70,8 @@ def add_arguments(group: argparse.ArgumentParser) -> None:
     )
     add_host(prepare)
     add_hook_path(prepare)
-    add_answer(prepare, "yaml", "json")
+    help_text = "default: yaml; cdi: the CDI specification alone (JSON)"
+    add_answer(prepare, "yaml", "json", "cdi", text=help_text)
     prepare.set_defaults(run=_prepare, open_first=ask_first)
 
 
@@ -110,10 +111,10 @@ def _prepare(args: argparse.Namespace) -> int:
     host = open_host(args.host, args.config)
     hook = args.nvidia_cdi_hook_path or HOOK
     document = prepare(claim, host, dra_devices(host).devices, hook)
-    if args.format == "json":
-        print_document(document)
-    else:
+    if args.format == "yaml":
         _print_yaml(document)
+    else:
+        print_document(document["cdi"] if args.format == "cdi" else document)
     return 0
 
 

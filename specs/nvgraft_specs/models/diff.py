@@ -8,7 +8,7 @@ from nvgraft_specs.models import Strict
 
 SCHEMA = "nvgraft.diff/1"
 
-Kind = Literal["plan", "snapshot", "host", "container", "cdi", "mountinfo", "log"]
+Kind = Literal["plan", "snapshot", "host", "container", "cdi", "mountinfo", "log", "pod"]
 ChangeKind = Literal["added", "removed", "moved", "version", "changed", "order"]
 
 
