@@ -238,6 +238,8 @@ echo ==
 mv /dev/away /dev/nvidia1
 mkdir -p /proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0
 await 3
+rm /run/cdi/nvidia.json
+await 4
 cat /run/cdi/nvidia.json
 kill -TERM $refresher; wait $refresher || exit 7
 stat -c %a /run/cdi/nvidia.json >&2
@@ -246,8 +248,8 @@ ls /run/cdi >&2
 
 
 def test_the_specification_follows_the_host(bundle: Bundle) -> None:
-    """`cdi refresh --watch` writes the specification at its start and after changes that the kernel
-    sends no event for, and ends with SIGTERM.
+    """`cdi refresh --watch` writes the specification at its start, after changes that the kernel
+    sends no event for, and when somebody has removed it, and ends with SIGTERM.
     """
     done = bundle.on_host(REFRESHED.format(cli=bundle.installed.cli))
     assert done.returncode == 0, done.stdout + done.stderr

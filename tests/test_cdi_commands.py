@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 
 from nvgraft.base.errors import Refusal
 from nvgraft.cdi.checking import spec_of
+from nvgraft.request.config import Config
 from nvgraft_cli.cdi import refresh, validate
 from nvgraft_cli.cdi.roots import replace_root, with_root
 from nvgraft_cli.inventory import watcher
@@ -415,12 +417,18 @@ def test_transform_root_of_something_else(tmp_path: Path, capsys: Captured) -> N
 
 
 @pytest.fixture
-def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def texts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The texts of this machine's specification, in the order in which they are asked for."""
     written = ["---\nfirst\n"]
     monkeypatch.setattr(refresh, "specification_now", lambda _args, form: written[-1] + form)
     monkeypatch.setattr(refresh, "require_root", lambda: None)
+    let_engines_read(monkeypatch, *(tmp_path / name for name in (".", "cdi", "file")))
     return written
+
+
+def let_engines_read(monkeypatch: pytest.MonkeyPatch, *directories: Path) -> None:
+    config = Config(runtime_cdi_spec_dirs=tuple(map(str, directories)))
+    monkeypatch.setattr(refresh, "read_configuration", lambda _path: config)
 
 
 def test_refresh_writes_what_has_changed(
@@ -484,10 +492,12 @@ def test_refresh_goes_on_with_the_watcher(
     class Watcher:
         def __init__(self, *given: Any) -> None:
             assert given[:3] == (None, 5.0, 0.0)
-            self.follow_up = given[4]
+            self.follow_up, self.lost = given[4:]
 
         async def run(self) -> None:
+            assert self.lost() == f"{path} is gone"
             self.follow_up()
+            assert self.lost() == ""
             assert path.read_text() == "---\nfirst\nyaml"
             texts.append("second\n")
             self.follow_up()
@@ -495,3 +505,60 @@ def test_refresh_goes_on_with_the_watcher(
     monkeypatch.setattr(watcher, "Watcher", Watcher)
     ran(capsys, "refresh", "--watch", "--check", "5", "--ask", "0", path)
     assert path.read_text() == "second\nyaml"
+
+
+@pytest.fixture
+def refreshed(
+    texts: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., list[str]]:
+    """Return a function that refreshes a specification with the device v/c=0, for engines that read
+    directories, and returns the warnings.
+    """
+    text = json.dumps(document("v/c", "0"))
+    monkeypatch.setattr(refresh, "specification_now", lambda _args, _form: text)
+
+    def run(path: Path, *directories: Path) -> list[str]:
+        let_engines_read(monkeypatch, *directories)
+        lines = ran(capsys, "refresh", path)[1].splitlines()
+        assert path.read_text() == text
+        return [line for line in lines if ": written: " not in line]
+
+    return run
+
+
+def test_refresh_of_a_file_that_engines_do_not_find(
+    refreshed: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    """A file in another directory, or with another ending, is written with a warning; a link to a
+    directory of engines is one.
+    """
+    cdi, other = tmp_path / "cdi", tmp_path / "other"
+    assert refreshed(cdi / "a.json", cdi) == []
+    (tmp_path / "link").symlink_to(cdi)
+    assert refreshed(tmp_path / "link/a.json", cdi) == []
+    (line,) = refreshed(other / "a.json", cdi)
+    assert line.startswith(
+        f"nvgraft cdi: warning: {other}/a.json: engines do not find it: they read {cdi} | write it"
+    )
+    (line,) = refreshed(cdi / "a.yml", cdi)
+    assert "a.yml: engines do not read a file of this name | let it end in .json or .yaml" in line
+
+
+def test_refresh_beside_another_specification(
+    refreshed: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    """Another file with the same devices is named: one of a later directory hides the written one,
+    beside one of the same directory engines find neither.
+    """
+    first, later = tmp_path / "etc", tmp_path / "run"
+    later.mkdir()
+    place(later / "x.json", document("v/c", "0"))
+    (line,) = refreshed(first / "a.json", first, later)
+    assert line.endswith(
+        f"a.json: engines take its devices from {later}/x.json | remove one of both files"
+    )
+    (line,) = refreshed(later / "a.json", first, later)
+    assert line.endswith(
+        f"a.json: engines find none of the devices that {later}/x.json has, too | remove one of"
+        " both files"
+    )

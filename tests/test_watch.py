@@ -3,6 +3,7 @@
 import asyncio
 import selectors
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -97,6 +98,7 @@ class Scene:
         self.heard = 0
         self.deaf: Exception | None = None
         self.follow_up: Callable[[], None] = lambda: None
+        self.lost: Callable[[], str] = lambda: ""
         monkeypatch.setattr(uevents, "listening", self.listening)
         monkeypatch.setattr(watcher, "hook_config", lambda _path: Config(**machine.settings))
         for name in ("QUIET", "PAUSE"):
@@ -145,7 +147,7 @@ class Scene:
         """Run the watcher beside the coroutine function ``script``, and end it as systemd does."""
 
         async def both() -> None:
-            watching = watcher.Watcher(None, check, ask, logs.get(), self.follow_up)
+            watching = watcher.Watcher(None, check, ask, logs.get(), self.follow_up, self.lost)
             running = asyncio.create_task(watching.run())
             await self.until("start")
             try:
@@ -366,6 +368,46 @@ def test_what_follows_a_reading(scene: Scene) -> None:
     assert [line for line in scene.warnings() if "/run/x" in line] == [
         "nothing is written: /run/x: cannot be written | choose another file"
     ]
+
+
+def test_what_was_lost_is_made_again(scene: Scene) -> None:
+    """What somebody has removed is made again after the next check."""
+    made: list[str] = []
+    scene.follow_up = lambda: made.append("x")
+    scene.lost = lambda: "" if made else "x is gone"
+
+    async def script() -> None:
+        made.clear()
+        await scene.until("x is gone")
+        assert made
+
+    scene.play(script, check=0.02)
+    assert scene.reads() == ["start", "x is gone"]
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_systemd_is_told_after_the_first_reading(
+    scene: Scene, tmp_path: Path, abstract: bool
+) -> None:
+    """A service of Type=notify is ready after the first reading and what follows it."""
+    address = str(tmp_path / "notify")
+    told: list[bytes] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.setblocking(False)
+        systemd.bind("\0" + address if abstract else address)
+        scene.monkeypatch.setenv("NOTIFY_SOCKET", "@" + address if abstract else address)
+
+        def follow_up() -> None:
+            with pytest.raises(BlockingIOError):
+                systemd.recv(64)
+
+        scene.follow_up = follow_up
+
+        async def script() -> None:
+            told.append(systemd.recv(64))
+
+        scene.play(script)
+    assert told == [b"READY=1"]
 
 
 def test_nothing_follows_a_failed_reading(scene: Scene) -> None:

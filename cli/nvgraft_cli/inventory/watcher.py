@@ -8,7 +8,9 @@ changed, and the hook does not rely on the watcher.
 
 import asyncio
 import contextlib
+import os
 import signal
+import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -44,6 +46,7 @@ class Watcher:
     :param ask: seconds between two calls of NVML without a change; 0 for none.
     :param follow_up: called after each reading, also if its result was not kept. It may raise
         Refusal, InputError or OSError.
+    :param lost: called at each check: says that what the follow-up has made is gone, or "".
     """
 
     def __init__(
@@ -53,12 +56,14 @@ class Watcher:
         ask: float,
         log: "FilteringBoundLogger",
         follow_up: "Callable[[], None]" = lambda: None,
+        lost: "Callable[[], str]" = lambda: "",
     ) -> None:
         self._config = config
         self._check = check
         self._ask = ask
         self._log = log
         self._follow_up = follow_up
+        self._lost = lost
         self._asked = 0.0
         #: What failed -> the error that was logged last.
         self._said: dict[str, str] = {}
@@ -77,9 +82,11 @@ class Watcher:
         self._log.info("watching", check=self._check, ask=self._ask)
         try:
             await self._listening.wait()  # events after the first reading must not be missed
+            self._look()
+            _tell_systemd()
             while not self._ended:
-                self._look()
                 await self._wait()
+                self._look()
         finally:
             listener.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -148,7 +155,7 @@ class Watcher:
             if not reason and self._ask and time.monotonic() - self._asked >= self._ask:
                 reason = "interval"
             if not reason:
-                reason = kept_inventory.state(config)[1]
+                reason = kept_inventory.state(config)[1] or self._lost()
                 self._log.debug("checked", difference=reason or "none")
             if not reason and _WRITING in self._said:
                 reason = _AGAIN
@@ -180,3 +187,17 @@ class Watcher:
         if error != self._said.get(what):
             self._log.warning(text, error=error)
         self._said[what] = error
+
+
+def _tell_systemd() -> None:
+    """Tell systemd that this service is ready, if it waits for that (sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify,
+    ):
+        notify.sendto(b"READY=1", address)
