@@ -134,7 +134,7 @@ def test_the_page_loads_nothing_and_has_no_errors(page: webdriver.Chrome, addres
     ]
     assert [url for url in requests if not url.startswith("data:")] == [address]
     assert log(page, "browser") == []
-    assert page.execute_script("return document.querySelectorAll('main h2').length") == 10
+    assert page.execute_script("return document.querySelectorAll('main h2').length") == 11
 
 
 def test_the_page_forbids_connections_and_foreign_code(page: webdriver.Chrome) -> None:

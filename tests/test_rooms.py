@@ -47,7 +47,7 @@ ALLOWED = {
         "docker_v1": "",
         "doctor": "case pods shell prove explain_error register",
         "dra": "case cdi pods shell",
-        "explain": "case doctor html pods prove shell why",
+        "explain": "case doctor html lab pods prove shell why",
         "html": "shell",
         "explain_error": "shell",
         "export": "case shell",

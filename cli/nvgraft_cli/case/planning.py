@@ -158,6 +158,11 @@ class Case:
         return (*self.handover.chain, *links)
 
     @property
+    def hook_called(self) -> bool:
+        """Whether the runtime calls the hook for this container."""
+        return self._not_called is None
+
+    @property
     def mode(self) -> str:
         """How the container is started."""
         return self._mode

@@ -113,13 +113,14 @@ def _write_page(
 ) -> None:
     from nvgraft_cli.explain.directories import before_and_after
     from nvgraft_cli.explain.page import page
+    from nvgraft_cli.explain.timeline import timeline
     from nvgraft_cli.explain.whatif import compute
 
     plan, _ = case.outcome
     whatif = compute(case, pod)
     trees = before_and_after(case, plan, whatif.union) if plan.decision == "inject" else None
     docs = _docs_from(args.html) if args.docs is None else args.docs.rstrip("/")
-    text = page(story, whatif, trees, docs)
+    text = page(story, whatif, timeline(case), trees, docs)
     if args.page_to is None:  # not confined: another program called main()
         write_whole(args.html, text.encode())
         return

@@ -12,6 +12,7 @@ from nvgraft_cli.explain.directories import TreeNode
 from nvgraft_cli.explain.picture import NARROW, WIDE, draw, source_of
 from nvgraft_cli.explain.steps import capability_of, file_entry, reason
 from nvgraft_cli.explain.story import Story, StoryEntry
+from nvgraft_cli.explain.timeline import Lane
 from nvgraft_cli.explain.whatif import WhatIf
 from nvgraft_cli.html.document import PageSection, render
 from nvgraft_cli.prove.proof import Proof
@@ -19,6 +20,8 @@ from nvgraft_cli.prove.route import route
 from nvgraft_specs import names
 
 _BADGES = {"inject": "GPU container", "skip": "No GPU container", "refuse": "Refused"}
+#: Steps before which the timeline stands; each story has one of them.
+_AFTER_THE_START = {"original", "end"}
 _STATES = {"new": "new", "over": "over the image's", "changed": "rewritten", "image": ""}
 
 
@@ -58,11 +61,13 @@ class _TreeLine(NamedTuple):
 def page(
     story: Story,
     whatif: WhatIf,
+    lanes: tuple[Lane, ...],
     trees: tuple[TreeNode, TreeNode] | None,
     docs: str | None,
 ) -> str:
     """Return the page.
 
+    :param lanes: of :func:`nvgraft_cli.explain.timeline.timeline`.
     :param trees: the container's files before and after; None where nothing is mounted.
     :param docs: the address of the documentation, absolute or relative to the page; None if it is
         not known: sections are then named without links.
@@ -71,7 +76,7 @@ def page(
     return render(
         "explain/page.html.j2",
         f"{_BADGES[story.decision]}: {story.container} on {story.host}",
-        list(_sections(story, whatif, trees)),
+        list(_sections(story, whatif, lanes, trees)),
         styles=("explain/page.css",),
         scripts=("explain/page.js",),
         data=story.document() | {"whatif": _data(story, whatif)},
@@ -86,11 +91,17 @@ def page(
 
 
 def _sections(
-    story: Story, whatif: WhatIf, trees: tuple[TreeNode, TreeNode] | None
+    story: Story,
+    whatif: WhatIf,
+    lanes: tuple[Lane, ...],
+    trees: tuple[TreeNode, TreeNode] | None,
 ) -> Iterator[PageSection]:
     """Yield the sections in their order. A further one is one more value with its template."""
     asked = whatif.results[0]
     for step in story.steps:
+        if step.id in _AFTER_THE_START:
+            title = "The start, one moment after the other"
+            yield PageSection("start", title, "explain/start.html.j2", {"lanes": lanes})
         values: dict[str, Any] = {"step": step, "groups": None}
         if step.grouped:
             values["groups"] = _groups(whatif)
