@@ -456,6 +456,29 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert hostile in values
 
 
+def test_hostile_hosts_and_variables_stay_text(tmp_path: Path) -> None:
+    """Names of GPUs, libraries, sockets and hosts, and variables, are text in every section."""
+    mark = "<img src=x onerror=1>'\"&lt;\u202e"
+    host = json.loads(Path(gallery.path("runfile-a10x2")).read_text())
+    host["name"] = f"host {mark}"
+    host["nvml"]["gpus"][0]["model"] = f"GPU {mark}"
+    firmware = json.dumps(f"gsp_{mark}.bin")[1:-1]
+    text = json.dumps(host).replace("gsp_ga10x.bin", firmware)
+    document, file = tmp_path / "host.json", tmp_path / "page.html"
+    document.write_text(text)
+    bundle = make_bundle(tmp_path / "b", *EVERYTHING, f"LD_LIBRARY_PATH=/{mark}", files=("bin/sh",))
+    words = ["explain", "--bundle", str(bundle), "--host", str(document), "--html", str(file)]
+    assert main(words) == 0
+    written = Page(file.read_text())
+    assert {"img", "lt"}.isdisjoint({tag for tag, _ in written.tags})
+    assert len(written.named("script")) == 2
+    assert not [name for _, given in written.tags for name in given if name.startswith("on")]
+    assert "\u202e" not in file.read_text()
+    shown = written.content
+    assert f"GPU {mark}".replace("\u202e", "\\u202e") in shown["code"]
+    assert f"gsp_{mark}.bin".replace("\u202e", "\\u202e") in shown["code"]
+
+
 def test_links_lead_to_the_documentation(tmp_path: Path, capsys: Captured) -> None:
     """--docs sets the address of the documentation; one that would run a script is refused."""
     written = page(tmp_path, ALL)

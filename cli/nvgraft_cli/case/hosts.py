@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import open_file
@@ -20,6 +20,9 @@ from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
 from nvgraft_specs.documents import DocumentError, read_bytes
+
+if TYPE_CHECKING:
+    from nvgraft.host.graphics_files import FileFinder
 
 
 def read_snapshot(name: str) -> dict[str, Any]:
@@ -87,6 +90,13 @@ class HostSide:
         host = read_host(self.config, keep=False)
         logs.debug("read", host="this machine", inventory=host.origin)
         return host
+
+    @cached_property
+    def finder(self) -> "FileFinder":
+        """Finds files of a recorded host by their names, and remembers them."""
+        from nvgraft.host.graphics_files import FileFinder
+
+        return FileFinder(self.facts.tree, self.facts.machine, lambda: self.facts.entries)
 
     @property
     def gpus_known(self) -> bool:

@@ -174,10 +174,13 @@ class Case:
         handover = self.handover.with_env(env)
         return Case(self.host, handover.container, self._mode, handover)
 
-    def in_mode(self, mode: str) -> "Case":
-        """Return the case of the container, of no pod, started in another way."""
+    def in_mode(self, mode: str, env: Sequence[str]) -> "Case":
+        """Return the case of the container, of no pod, started in another way, with ``NAME=VALUE``
+        entries added.
+        """
         assert self.handover is None
-        return Case(self.host, self._given.rewritten(self._given.data), mode)
+        given = self._given
+        return Case(self.host, given.with_env(env) if env else given.rewritten(given.data), mode)
 
     @property
     def decision(self) -> Decision:

@@ -16,7 +16,6 @@ from nvgraft.cdi.edits import CdiEdits, Generated, links_step
 from nvgraft.cdi.generation import CdiRequest, CdiSource
 from nvgraft.cdi.specification import HookProgram
 from nvgraft.host.components import Host
-from nvgraft.host.graphics_files import FileFinder
 from nvgraft.host.snapshot import OFFLINE_PATH
 from nvgraft.wrapper.host_look import SourceLook
 from nvgraft.wrapper.rewrite import rewrite
@@ -111,7 +110,7 @@ class _CaseSource(CdiSource):
             finder = file_finder(host.config)
             path = ":".join(search_path(os.environ.get("PATH")))
         else:
-            finder = FileFinder(facts.tree, facts.machine, lambda: facts.entries)
+            finder = host.finder
             path = OFFLINE_PATH
         super().__init__(finder, facts.root, facts.tree, path)
         self._side = host

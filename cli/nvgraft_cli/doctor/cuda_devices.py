@@ -9,7 +9,7 @@ _parse_visible_devices) found of the driver.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from nvgraft.base.errors import printable
@@ -95,6 +95,7 @@ def open_devices(
     """
     given: list[CudaDevice] = []
     closed: list[Gpu] = []
+    minors = {_capability(row): minor for row, minor in inventory.mig.minors}
     for device in inventory.devices.gpus:
         if device.node.rdev not in nodes:
             continue
@@ -107,6 +108,7 @@ def open_devices(
             if all(
                 _may_open(
                     inventory.mig,
+                    minors,
                     mig_access_path(device.gpu, mig, compute=compute),
                     paths,
                     capabilities_open=capabilities_open,
@@ -122,15 +124,23 @@ def open_devices(
 
 
 def _may_open(
-    mig: MigCapabilities, path: str, paths: Collection[str], *, capabilities_open: bool
+    mig: MigCapabilities,
+    by_name: Mapping[str, int],
+    path: str,
+    paths: Collection[str],
+    *,
+    capabilities_open: bool,
 ) -> bool:
-    """Tell whether the container has the capability of which ``path`` is the file in /proc."""
+    """Tell whether the container has the capability of which ``path`` is the file in /proc.
+
+    :param by_name: the minor number of each capability.
+    """
     if mig.major is None:
         return capabilities_open or path in paths
     minors = [device_file_minor(entry) for entry in mig.access_files if entry.path == path]
-    minors += [
-        minor for name, minor in mig.minors if path.endswith(f"/capabilities/{_capability(name)}")
-    ]
+    name = path.rpartition("/capabilities/")[2]
+    if name in by_name:
+        minors.append(by_name[name])
     return _CAPS in paths or any(f"{_CAPS}/nvidia-cap{minor}" in paths for minor in minors)
 
 

@@ -137,10 +137,13 @@ def _by_hook(case: Case, plan: Plan) -> _Lanes:
     )
     runtime.append(("create", Moment("make the container", create)))
     yield _RUNTIME, runtime
-    yield _HOOK, [
-        (phase.name, Moment(phase.task, phase.meaning, _amounts(phase, case, plan)))
-        for phase in PHASES[:PIVOT]
-    ]
+    yield (
+        _HOOK,
+        [
+            (phase.name, Moment(phase.task, phase.meaning, _amounts(phase, case, plan)))
+            for phase in PHASES[:PIVOT]
+        ],
+    )
     yield from _end()
 
 
@@ -160,10 +163,13 @@ def _by_edits(case: Case, plan: Plan) -> _Lanes:
     )
     written = _said((count.of(SetVariable), "variable"), (count.of(RunHook), "hook"))
     made = _said((count.of(Bind), "mount"), (count.of(AllowDevice), "device rule"))
-    yield _RUNTIME, [
-        ("edits", Moment("apply the CDI edits", edits, written)),
-        ("create", Moment("make the container", create, made)),
-    ]
+    yield (
+        _RUNTIME,
+        [
+            ("edits", Moment("apply the CDI edits", edits, written)),
+            ("create", Moment("make the container", create, made)),
+        ],
+    )
     hooks = (
         "The createContainer hooks of the edits make links, and add the driver's libraries to the "
         "loader cache, in the container's mount namespace."
@@ -209,7 +215,9 @@ def _said(*amounts: tuple[int, str]) -> str:
     """Return amounts in words: ``2 GPUs, 28 libraries``. What there is none of is left out."""
     words = []
     for number, word in amounts:
-        plural = f"{word[:-1]}ies" if word.endswith("y") else word if word == "tmpfs" else f"{word}s"
+        plural = (
+            f"{word[:-1]}ies" if word.endswith("y") else word if word == "tmpfs" else f"{word}s"
+        )
         if number:
             words.append(f"{number} {word if number == 1 else plural}")
     return ", ".join(words)

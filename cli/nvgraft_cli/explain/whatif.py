@@ -4,8 +4,10 @@ Each combination is planned as the hook plans it, and judged as doctor judges it
 combinations would take too long is left out; equal results are stored once.
 """
 
+import math
+import statistics
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,8 +36,15 @@ from nvgraft_specs import names
 if TYPE_CHECKING:
     from nvgraft_cli.pods.handover import PodOnNode
 
-#: Seconds of planning for all switches, of the five that a page may take.
+#: Seconds of planning for all switches, of the five that a page may take; and the part of them
+#: that the switches of mode and devices may take, so that there is time for capabilities.
 BUDGET = 3.0
+_PART = 0.4
+
+#: Why a switch is left out where the image takes the time.
+_NO_TIME = "to search this image more often would take too long"
+#: How many combinations tell how long one takes.
+_RECENT = 16
 
 #: Capabilities in the order in which they get a switch.
 _CAPABILITIES = ("utility", "compute", "video", "graphics", "display", "compat32", "ngx")
@@ -148,15 +157,26 @@ def _asked(case: Case) -> frozenset[str]:
     return frozenset(named & set(names.CAPABILITIES) or names.DEFAULT_CAPABILITIES)
 
 
-def _devices(host: HostSide) -> list[Choice]:
-    """Return the devices of a host as positions of a switch: none, each one, and all."""
-    each = []
+def _devices(host: HostSide) -> Iterator[list[Choice]]:
+    """Yield the positions of the switch for devices: none, each one, and all; then fewer.
+
+    Where there is no time for each one there is the first of each GPU, or the first of all.
+    """
+    gpus = []
     for index, gpu in enumerate(host.inventory.report.gpus):
-        each += [
-            Choice(f"MIG {index}:{number}", f"{index}:{number}")
-            for number in range(len(gpu.mig_devices))
-        ] or [Choice(f"GPU {index}", str(index))]
-    return [Choice("none", names.NONE), *each, Choice("all", names.ALL)]
+        gpus.append(
+            [
+                Choice(f"MIG {index}:{number}", f"{index}:{number}")
+                for number in range(len(gpu.mig_devices))
+            ]
+            or [Choice(f"GPU {index}", str(index))]
+        )
+    each = [choice for gpu in gpus for choice in gpu]
+    tried = []
+    for some in (each, [gpu[0] for gpu in gpus], each[:1]):
+        if some not in tried:
+            tried.append(some)
+            yield [Choice("none", names.NONE), *some, Choice("all", names.ALL)]
 
 
 class _Computation:
@@ -167,7 +187,7 @@ class _Computation:
         self._pod = pod
         self._budget = budget
         self._began = time.monotonic()
-        self._done = 0
+        self._seconds: list[float] = []  # of each combination
         self._without_effect: list[str] = []  # capabilities
         self._actions: dict[Action, int] = {}
         self._seen: set[int] = set()
@@ -186,7 +206,8 @@ class _Computation:
         self._add([asked], "")
 
     def finished(self) -> WhatIf:
-        """Return the results."""
+        """Return the results. The image may be read again for what the page shows of them."""
+        self._bound(math.inf)
         if self._without_effect:
             words = ", ".join(self._without_effect)
             self._whatif.left_out.append(f"Without effect here: {words}.")
@@ -228,28 +249,50 @@ class _Computation:
         ):
             self._whatif.modes = list(dict.fromkeys((*_MODES, asked)))
 
-    def switch_devices(self, devices: list[Choice], asked: str | None) -> None:
+    def switch_devices(self, lists: Iterator[list[Choice]], asked: str | None) -> None:
         """Add a switch for devices, if there is time for it.
 
+        :param lists: of positions, fewer in each, of which the first is taken for which there is
+            time.
         :param asked: what the container asks for.
         """
-        others = [choice for choice in devices if choice.value != asked]
-        if self._add(
-            [one._replace(devices=choice.value) for choice in others for one in self._all()],
-            f"The {len(devices)} choices of devices are left out",
-        ):
-            if len(others) == len(devices):
-                words = "not set" if asked is None else asked or "empty"
-                self._whatif.devices = [Choice(f"as asked: {words}", None), *devices]
-            else:  # the container as it is has this position
-                self._whatif.devices = [
-                    Choice(choice.label, None) if choice.value == asked else choice
-                    for choice in devices
-                ]
+        number = 0
+        for devices in lists:
+            number = number or len(devices)
+            others = [choice for choice in devices if choice.value != asked]
+            combinations = [
+                one._replace(devices=choice.value) for choice in others for one in self._all()
+            ]
+            if self._add(combinations, "", _PART):
+                break
+        else:
+            words = "to plan a container for each would take too long"
+            self._whatif.left_out.append(f"The {number} choices of devices are left out: {words}.")
+            return
+        if len(devices) < number:
+            words = "to plan a container for each would take too long"
+            left = number - len(devices)
+            self._whatif.left_out.append(f"{left} choices of devices are left out: {words}.")
+        if len(others) == len(devices):
+            words = "not set" if asked is None else asked or "empty"
+            self._whatif.devices = [Choice(f"as asked: {words}", None), *devices]
+        else:  # the container as it is has this position
+            self._whatif.devices = [
+                Choice(choice.label, None) if choice.value == asked else choice
+                for choice in devices
+            ]
 
     def switch_capability(self, name: str) -> None:
         """Add a switch for a capability that makes a difference, if there is time for it."""
-        modes = [mode for mode in self._whatif.modes if self._makes_a_difference(name, mode)]
+        if self._left() <= 0:
+            self._leave_out(f"{name} is left out", "there is no time for it")
+            return
+        try:
+            self._bound(self._left())
+            modes = [mode for mode in self._whatif.modes if self._makes_a_difference(name, mode)]
+        except OutOfBounds:
+            self._leave_out(f"{name} is left out", _NO_TIME)
+            return
         if not modes:
             self._without_effect.append(name)
             return
@@ -281,47 +324,61 @@ class _Computation:
         asked = self._whatif.asked
         if one == asked:
             return self._case
-        case = self._case if one.mode == asked.mode else self._case.in_mode(one.mode)
         env = []
         if one.devices is not None:
             env.append(f"{names.VISIBLE_DEVICES}={one.devices}")
         if one.capabilities != asked.capabilities:
             env.append(f"{names.DRIVER_CAPABILITIES}={','.join(sorted(one.capabilities))}")
-        return case.with_env(env) if env else case
+        if one.mode != asked.mode:
+            return self._case.in_mode(one.mode, env)
+        return self._case.with_env(env) if env else self._case
 
-    def _add(self, combinations: list[Combination], left_out: str) -> bool:
+    def _add(self, combinations: list[Combination], left_out: str, part: float = 1) -> bool:
         """Compute combinations, all of them or none.
 
-        :param left_out: the sentence if it would take too long.
+        :param left_out: the sentence if it would take too long; "" for none.
+        :param part: of the budget, for all that has been computed until then.
         """
         found: dict[Combination, int] = {}
         for number, one in enumerate(combinations):
-            spent = time.monotonic() - self._began
-            expected = spent / max(self._done, 1) * (len(combinations) - number)
-            if self._done and spent + expected > self._budget:
+            began = time.monotonic()
+            left = self._left(part)
+            # The first ones take longer: they read what the others find in memory.
+            recent = self._seconds[-_RECENT:]
+            if recent and left < statistics.median(recent) * (len(combinations) - number):
                 words = f"to plan {len(combinations)} more containers would take too long"
-                self._whatif.left_out.append(f"{left_out}: {words}.")
+                self._leave_out(left_out, words)
                 return False
-            if self._done:  # no combination may take more time of the image than is left
-                case = self._case
-                counted, directories, libraries, seconds = case.host.config.image_limits
-                left = min(seconds, self._budget - spent)
-                case.given.bound(Bounds(counted, directories, libraries, left))
+            if recent:  # no combination may take more time of the image than is left
+                self._bound(left)
             try:
                 found[one] = self._result(one)
             except OutOfBounds:
-                self._whatif.left_out.append(f"{left_out}: the image is too large.")
+                self._leave_out(left_out, _NO_TIME)
                 return False
-            self._done += 1
+            self._seconds.append(time.monotonic() - began)
         self._whatif.combinations |= found
         return True
+
+    def _left(self, part: float = 1) -> float:
+        """Return the seconds that are left of a part of the budget."""
+        return self._budget * part - (time.monotonic() - self._began)
+
+    def _leave_out(self, what: str, why: str) -> None:
+        if what:
+            self._whatif.left_out.append(f"{what}: {why}.")
+
+    def _bound(self, left: float) -> None:
+        """Limit the seconds that may be spent on the image from now on."""
+        counted, directories, libraries, seconds = self._case.host.config.image_limits
+        self._case.given.bound(Bounds(counted, directories, libraries, min(seconds, left)))
 
     def _result(self, one: Combination) -> int:
         """Return the number of the result of a combination."""
         case = self._changed(one)
         patient = Patient(case.host, case.given, [], case=case, pod=self._pod)
         plan, refusal = case.outcome
-        if isinstance(refusal, OutOfBounds) and self._done:
+        if isinstance(refusal, OutOfBounds) and self._seconds:
             raise refusal
         numbers = frozenset(map(self._number, plan.actions))
         for link in plan.links:
@@ -374,7 +431,7 @@ class _Computation:
         try:
             return container_verdict(patient, examine(patient))
         except OutOfBounds as refusal:
-            if self._done:
+            if self._seconds:
                 raise
             return f"This container was not judged: {refusal.text}."
 

@@ -9,7 +9,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from nvgraft.formats.ldcache import loader_flags
@@ -164,7 +164,7 @@ def read_loader(tree: PlannedTree, path: str, machine: str, bits: int) -> Loader
     if "ld-musl" in posixpath.basename(path):
         return Loader(path, True, ("/lib", "/usr/local/lib", "/usr/lib"), "")
     data = tree.read(resolved, _LOADER_LIMIT)
-    directories, cache, hwcaps = built_in(data)
+    directories, cache, hwcaps = _built_in_loader(data)
     older = _OLDER if bits == 64 and _OLDER_LOADER in data else ()
     directories = directories or _usual_directories(tree, machine, bits)
     return Loader(path, False, directories, cache, hwcaps, older)
@@ -200,6 +200,10 @@ def built_in(data: bytes) -> tuple[tuple[str, ...], str | None, tuple[str, ...]]
     hwcaps = _HWCAPS.search(data)
     names = () if hwcaps is None else tuple(hwcaps[1].decode().split(":")[:_MOST_BUILT_IN])
     return directories, cache[1].decode() if cache else None, names
+
+
+#: The same, remembered: one case asks for the same loader many times.
+_built_in_loader = lru_cache(maxsize=2)(built_in)
 
 
 def _usual_directories(tree: PlannedTree, machine: str, bits: int) -> tuple[str, ...]:

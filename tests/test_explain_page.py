@@ -1,0 +1,214 @@
+"""What the page of ``nvgraft explain --html`` is made of: switches, picture and timeline."""
+
+import json
+from itertools import combinations, pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bundles import EVERYTHING, make_bundle
+from nvgraft.plan.actions import Bind, Tmpfs, Why
+from nvgraft_cli.case.bundle import open_container
+from nvgraft_cli.case.hosts import open_host
+from nvgraft_cli.case.planning import Case
+from nvgraft_cli.explain import whatif as whatif_module
+from nvgraft_cli.explain.directories import before_and_after
+from nvgraft_cli.explain.picture import NARROW, WIDE, draw, source_of
+from nvgraft_cli.explain.timeline import Lane, timeline
+from nvgraft_cli.explain.whatif import Combination, WhatIf, compute
+from nvgraft_specs import names
+
+#: Enough for every switch on the slowest machine.
+ENDLESS = 600.0
+VISIBLE, CAPABILITIES = names.VISIBLE_DEVICES, names.DRIVER_CAPABILITIES
+
+
+def case_of(
+    place: Path, *env: str, host: str = "runfile-a10x2", mode: str = "hook", **changes: Any
+) -> Case:
+    bundle = make_bundle(place, *env, **changes)
+    return Case(open_host(host, None), open_container(str(bundle)), mode)
+
+
+def pairs(mounts: list[Bind | Tmpfs] | tuple[Any, ...]) -> set[tuple[str, str]]:
+    return {(source_of(one), one.target) for one in mounts if isinstance(one, Bind | Tmpfs)}
+
+
+def combination(mode: str, devices: str | None, *capabilities: str) -> Combination:
+    return Combination(mode, devices, frozenset(capabilities))
+
+
+@pytest.fixture(scope="module")
+def whatif(tmp_path_factory: pytest.TempPathFactory) -> WhatIf:
+    """The results of all switches for a container that asks for everything."""
+    return compute(case_of(tmp_path_factory.mktemp("b") / "b", *EVERYTHING), budget=ENDLESS)
+
+
+@pytest.mark.parametrize(
+    ("mode", "devices", "capabilities"),
+    [
+        ("hook", "1", "utility"),
+        ("hook", "none", "utility,compute"),
+        ("legacy", "all", "graphics,compute"),
+        ("jit-cdi", "0", "utility"),
+    ],
+)
+def test_a_switch_tells_what_a_plan_tells(
+    whatif: WhatIf, mode: str, devices: str, capabilities: str, tmp_path: Path
+) -> None:
+    """The result of a combination has the mounts of a plan for a container that asks for it."""
+    fixed = whatif.asked.capabilities - set(whatif.capabilities)
+    asked = combination(mode, None if devices == "all" else devices, *capabilities.split(","))
+    asked = asked._replace(capabilities=asked.capabilities | fixed)
+    result = whatif.results[whatif.combinations[asked]]
+    env = f"{VISIBLE}={devices}", f"{CAPABILITIES}={','.join(asked.capabilities)}"
+    plan = case_of(tmp_path / "b", *env, mode=mode).outcome[0]
+    assert plan.decision == result.decision
+    mounts = [whatif.mounts[number] for number in result.mounts]
+    assert pairs(mounts) == pairs(plan.actions)
+
+
+def test_equal_results_are_stored_once(whatif: WhatIf) -> None:
+    """Different results are different, and every mount, path and proof is one of a result."""
+    assert len(whatif.results) < len(whatif.combinations) / 2
+    assert not [one for one, other in combinations(whatif.results, 2) if one == other]
+    used = frozenset[int]().union(*(result.mounts for result in whatif.results))
+    assert used == set(range(len(whatif.mounts)))
+    every = len(whatif.modes) * len(whatif.devices) << len(whatif.capabilities)
+    assert len(whatif.table) == every
+
+
+def test_a_capability_without_effect_has_no_switch(whatif: WhatIf) -> None:
+    """A host without 32-bit libraries has no switch for them, and the page says so."""
+    assert "compat32" not in whatif.capabilities
+    assert "Without effect here: compat32." in whatif.left_out
+
+
+def test_without_time_there_are_no_switches(tmp_path: Path) -> None:
+    """What there is no time for is left out and named, and the image can still be read."""
+    files = [f"usr/lib/lib{number}.so" for number in range(40)]
+    case = case_of(tmp_path / "b", *EVERYTHING, files=("etc/debian_version", *files))
+    made = compute(case, budget=0)
+    assert (len(made.modes), len(made.devices), made.capabilities) == (1, 1, [])
+    told = " ".join(made.left_out)
+    for name in ("The mode is", "The 4 choices of devices are", "utility is", "video is"):
+        assert f"{name} left out" in told
+    assert [result.decision for result in made.results] == ["inject"]
+    before, after = before_and_after(case, case.outcome[0], made.union)
+    assert (before.path, after.path) == ("/", "/")
+
+
+def test_many_devices_have_a_shorter_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each MIG device would take too long there is the first one of each GPU."""
+    seconds = 0.0
+
+    def result(self: Any, one: Combination) -> int:
+        nonlocal seconds
+        seconds += 1
+        return plain(self, one)
+
+    plain = whatif_module._Computation._result
+    monkeypatch.setattr(whatif_module._Computation, "_result", result)
+    monkeypatch.setattr(whatif_module, "time", SimpleNamespace(monotonic=lambda: seconds))
+    case = case_of(tmp_path / "b", *EVERYTHING, host="mig-h100")
+    made = compute(case, budget=50)
+    assert len(made.modes) == 4
+    assert [choice.label for choice in made.devices] == ["none", "MIG 0:0", "GPU 1", "all"]
+    assert made.left_out[0].startswith("2 choices of devices are left out: ")
+    assert seconds < 70
+
+
+@pytest.mark.parametrize("form", [WIDE, NARROW], ids=lambda form: str(form.name))
+@pytest.mark.parametrize("host", ["runfile-a10x2", "debian-a100x8", "operator-driver-root"])
+def test_boxes_have_their_places(host: str, form: Any, tmp_path: Path) -> None:
+    """Every mount has one line, boxes of a column do not overlap, and lines end at boxes."""
+    plan = case_of(tmp_path / "b", *EVERYTHING, host=host).outcome[0]
+    mounts = [action for action in plan.actions if isinstance(action, Bind | Tmpfs)]
+    picture = draw(mounts, frozenset(range(len(mounts))), form)
+    assert sorted(number for line in picture.lines for number in line.mounts) == list(
+        range(len(mounts))
+    )
+    for column in range(3):
+        boxes = [box for box in picture.boxes if box.column == column]
+        assert boxes
+        for above, below in pairwise(boxes):
+            assert above.y + above.height < below.y
+        assert boxes[-1].y + boxes[-1].height <= picture.height
+    for line in picture.lines:
+        assert line.path.count("M") == sum(box >= 0 for box in line.boxes) - 1
+
+
+@pytest.mark.parametrize("name", ["a" * 4000, "\u4e16" * 300, "<b>&\"'\u202e"])
+def test_the_names_of_a_picture_are_cut(name: str) -> None:
+    """A long directory is cut to the width of its box; a deceiving one is escaped."""
+    why = Why("utility", "a row", "a way")
+    mounts = [Bind("file", "driver", f"/{name}/x", f"/{name}/y", ("ro",), 0o755, why)]
+    picture = draw(mounts, frozenset({0}), NARROW)
+    for box in picture.boxes:
+        assert len(box.below) <= NARROW.letters
+        assert "\u202e" not in box.below
+
+
+def states(lanes: tuple[Lane, ...]) -> dict[str, str]:
+    return {f"{lane.who}: {one.task}": one.state for lane in lanes for one in lane.moments}
+
+
+def test_a_start_ends_with_the_program(tmp_path: Path) -> None:
+    """All moments of a start with a plan are reached, with what is done in them."""
+    lanes = timeline(case_of(tmp_path / "b", *EVERYTHING))
+    assert [lane.who for lane in lanes] == ["Engine", "Runtime", "Hook", "Runtime", "Container"]
+    assert set(states(lanes).values()) == {"reached"}
+    amounts = {one.task: one.amounts for one in lanes[2].moments}
+    assert amounts["attach the mounts"] == "49 mounts"
+    assert amounts["allow the devices"] == "6 device rules"
+    assert amounts["look at the host and the container"] == "2 GPUs, 28 libraries"
+
+
+def test_a_start_without_the_driver_goes_on(tmp_path: Path) -> None:
+    """Where nothing is asked for the hook ends, and the program is started."""
+    lanes = timeline(case_of(tmp_path / "b"))
+    found = states(lanes)
+    assert found["Hook: decide what is asked for"] == "end"
+    assert found["Hook: make the plan"] == "beyond"
+    assert found["Container: start the program"] == "reached"
+
+
+@pytest.mark.parametrize(
+    ("devices", "mode", "end"),
+    [
+        ("7", "hook", "Hook: make the plan"),
+        ("7", "jit-cdi", "Runtime: apply the CDI edits"),
+        ("0,,x", "legacy", "Hook: make the plan"),
+    ],
+)
+def test_a_refused_start_ends_where_it_is_refused(
+    devices: str, mode: str, end: str, tmp_path: Path
+) -> None:
+    """After a refusal nothing is reached, and the moment of the refusal tells it."""
+    case = case_of(tmp_path / "b", f"{VISIBLE}={devices}", mode=mode)
+    lanes = timeline(case)
+    found = states(lanes)
+    assert found[end] == "end"
+    assert found["Container: start the program"] == "beyond"
+    (told,) = [one.amounts for lane in lanes for one in lane.moments if one.state == "end"]
+    assert told == case.outcome[0].reason
+
+
+def test_cdi_edits_have_a_timeline_of_their_own(tmp_path: Path) -> None:
+    """In mode jit-cdi the runtime mounts, and the hooks of the edits make links and cache."""
+    lanes = timeline(case_of(tmp_path / "b", *EVERYTHING, mode="jit-cdi"))
+    tasks = [one.task for lane in lanes for one in lane.moments]
+    assert tasks == [
+        "write config.json",
+        "apply the CDI edits",
+        "make the container",
+        "run the hooks of the edits",
+        "change the root",
+        "start the program",
+    ]
+    assert "mounts" in lanes[1].moments[1].amounts
+    assert json.dumps(lanes[2].moments[0].amounts).startswith('"1 hook, ')
