@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bundles import EVERYTHING, make_bundle
+from nvgraft.formats.tree import Bounds
 from nvgraft.plan.actions import Bind, Tmpfs, Why
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.hosts import open_host
@@ -100,10 +101,9 @@ def test_without_time_there_are_no_switches(tmp_path: Path) -> None:
     assert (before.path, after.path) == ("/", "/")
 
 
-def test_many_devices_have_a_shorter_switch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where each MIG device would take too long there is the first one of each GPU."""
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let each combination take a second; return the seconds that the image may take, as set."""
     seconds = 0.0
 
     def result(self: Any, one: Combination) -> int:
@@ -111,15 +111,35 @@ def test_many_devices_have_a_shorter_switch(
         seconds += 1
         return plain(self, one)
 
+    def bounds(*limits: Any) -> Bounds:
+        allowed.append(limits[3])
+        return Bounds(*limits)
+
+    allowed: list[float] = []
     plain = whatif_module._Computation._result
     monkeypatch.setattr(whatif_module._Computation, "_result", result)
+    monkeypatch.setattr(whatif_module, "Bounds", bounds)
     monkeypatch.setattr(whatif_module, "time", SimpleNamespace(monotonic=lambda: seconds))
-    case = case_of(tmp_path / "b", *EVERYTHING, host="mig-h100")
-    made = compute(case, budget=50)
+    return allowed
+
+
+def test_many_devices_have_a_shorter_switch(tmp_path: Path, slow: list[float]) -> None:
+    """Where each MIG device would take too long there is the first one of each GPU."""
+    made = compute(case_of(tmp_path / "b", *EVERYTHING, host="mig-h100"), budget=50)
     assert len(made.modes) == 4
     assert [choice.label for choice in made.devices] == ["none", "MIG 0:0", "GPU 1", "all"]
     assert made.left_out[0].startswith("2 choices of devices are left out: ")
-    assert seconds < 70
+
+
+def test_what_was_left_out_leaves_nothing_behind(tmp_path: Path, slow: list[float]) -> None:
+    """Mounts of results without a switch are not kept, and the image may be read for the page."""
+    case = case_of(tmp_path / "b", *EVERYTHING, host="mig-h100")
+    made = compute(case, budget=50)
+    assert "display is left out" in " ".join(made.left_out)
+    used = frozenset[int]().union(*(result.mounts for result in made.results))
+    assert used == set(range(len(made.mounts)))
+    assert len(made.results) == len(set(made.combinations.values()))
+    assert min(slow) < slow[-1] == case.host.config.image_limits[3]
 
 
 @pytest.mark.parametrize("form", [WIDE, NARROW], ids=lambda form: str(form.name))

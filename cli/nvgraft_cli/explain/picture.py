@@ -41,6 +41,8 @@ _CAPABILITIES = (
 _DIRECTORIES = 3
 #: Pixels between two boxes, above the first, and inside a box above and below its lines.
 _GAP, _TOP, _PADDING = 10.0, 34.0, 8.0
+#: Lines with fewer pixels between them are thin.
+_DENSE = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +105,14 @@ class MountLine:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture with its coordinates."""
+    """A picture with its coordinates.
+
+    :ivar dense: whether there are so many lines that they must be thin.
+    """
 
     format: Format
     height: float
+    dense: bool
     boxes: list[Box]
     lines: list[MountLine]
 
@@ -151,9 +157,10 @@ def draw(mounts: Sequence[Bind | Tmpfs], shown: Set[int], form: Format) -> Pictu
             if box >= 0:
                 boxes[box].lines.append(number)
                 boxes[box].count += line.shown
-    height = _place(boxes, form, _spacing(len(picture)))
-    _connect(boxes, picture, _spacing(len(picture)))
-    return Picture(form, height, boxes, picture)
+    spacing = _spacing(len(picture))
+    height = _place(boxes, form, spacing)
+    _connect(boxes, picture, spacing)
+    return Picture(form, height, spacing < _DENSE, boxes, picture)
 
 
 def source_of(mount: Bind | Tmpfs) -> str:
@@ -198,7 +205,7 @@ def _host_key(mount: Bind | Tmpfs, many: set[str]) -> tuple[int, str, str] | Non
 def _key(mount: Bind | Tmpfs, path: str, many: set[str]) -> tuple[int, str, str]:
     """Return the rank, the title and the directory of a box."""
     kind = _kind(mount)
-    place = "several directories" if kind in many else posixpath.dirname(path)
+    place = "several paths" if kind in many else posixpath.dirname(path)
     return _rank(kind, _KINDS), kind, place
 
 
@@ -217,7 +224,8 @@ def _shortened(path: str, letters: int) -> str:
 
 
 def _spacing(lines: int) -> float:
-    return 7.0 if lines <= 40 else 5.0 if lines <= 90 else 4.0
+    """Return the pixels between two lines at a box: fewer where there are many."""
+    return min(7.0, max(1.5, 450 / max(lines, 1)))
 
 
 def _place(boxes: list[Box], form: Format, spacing: float) -> float:
