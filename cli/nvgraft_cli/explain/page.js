@@ -203,7 +203,11 @@
     asked = { mode, names: [...data.fixed, ...capabilities.map((number) => data.capabilities[number])].sort().join() };
     form.addEventListener("change", show);
     form.addEventListener("submit", (event) => event.preventDefault());
-    form.addEventListener("reset", () => setTimeout(show));
+    find("changed").querySelector("button").addEventListener("click", (event) => {
+      event.preventDefault();
+      form.reset();
+      show();
+    });
     form.hidden = false;
     show();
   }
