@@ -59,7 +59,8 @@ _OF_GPUS = (
 )
 #: GPUs of other makers, and the GPU process of browsers.
 _OF_OTHERS = re.compile(
-    r"\b(?:amd|intel)\.com/gpu|\bamd ?gpu\w*|--disable-gpu\w*|\bgpu[ _](?:process|channel)\w*"
+    r"\b(?:amd|intel)\.com/gpu|\bamd ?(?:gpu|kfd)\w*|\w*gpu_info\w*|--disable-gpu\w*"
+    r"|\bgpu[ _](?:process|channel)\w*"
 )
 #: Lines that say only that something failed which another line explains.
 _CONSEQUENCE = re.compile(
