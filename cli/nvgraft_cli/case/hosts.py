@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import open_file
+from nvgraft.cdi import platform
 from nvgraft.host.components import Devices, Host, Inventory
+from nvgraft.host.graphics_files import FileFinder
 from nvgraft.host.inventory import read_inventory
 from nvgraft.host.kept_inventory import read_host
 from nvgraft.host.places import mps_directory, search_path
@@ -102,6 +104,21 @@ class HostSide:
     def gpus_known(self) -> bool:
         """Tell whether the host's GPUs are known; not if only a driver's files were recorded."""
         return self.document is None or not self.document.get("without_gpus", False)
+
+    @cached_property
+    def platform(self) -> str:
+        """The kind of the host, see :mod:`nvgraft.cdi.platform`.
+
+        :raises OSError: the driver root is missing.
+        """
+        if self.document is None:
+            from nvgraft.host.live import file_finder
+
+            finder = file_finder(self.config)
+        else:
+            facts = self.facts
+            finder = FileFinder(facts.tree, facts.machine, lambda: facts.entries)
+        return platform.platform(finder, lambda: [gpu.model for gpu in self.facts.report.gpus])
 
     @cached_property
     def isa_level(self) -> str | None:

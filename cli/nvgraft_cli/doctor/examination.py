@@ -77,7 +77,7 @@ HOST_CHECKS = frozenset(
     identifier
     for identifier, check in CHECKS.items()
     if check.__module__ in {host_checks.__name__, cdi_checks.__name__}
-    and identifier != "hook-not-installed"
+    and identifier not in {"hook-not-installed", "mode-not-legacy"}
 ) | {"simulated-driver"}
 
 #: The checks that are made for a pod only.
@@ -205,7 +205,10 @@ def _explain(
         "requirement-unmet",
         "unknown-device",
         "target-is-symlink",
+        "mode-not-legacy",
     }
+    if not patient.has_container and identifier not in HOST_CHECKS:
+        identifier = "refused"
     if refusal.text.startswith("open failed: "):
         identifier = "host-layout"
         explaining = {identifier}

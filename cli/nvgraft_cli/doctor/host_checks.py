@@ -12,6 +12,7 @@ from typing import Any
 from nvgraft.base import jsontext
 from nvgraft.base.errors import Refusal
 from nvgraft.base.jsontext import JsonError
+from nvgraft.cdi import platform
 from nvgraft.cdi.edits import CdiSpec
 from nvgraft.cdi.reader import SpecificationError
 from nvgraft.formats.tree import PathError
@@ -24,7 +25,13 @@ from nvgraft_cli.case.specifications import read_specifications
 from nvgraft_cli.doctor.cdi_checks import of_nvidia
 from nvgraft_cli.doctor.gpu_health import FABRIC_WAITS
 from nvgraft_cli.doctor.machine import TEXT_LIMIT, Machine
-from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
+from nvgraft_cli.doctor.patient import (
+    TEGRA_NODES,
+    WSL_NODE,
+    Diagnosis,
+    NotChecked,
+    Patient,
+)
 
 #: Where else hosts keep the driver's libraries.
 _OTHER_DIRECTORIES = (
@@ -52,6 +59,9 @@ _MINOR = re.compile(r"^Device Minor:\s+(\d{1,4})$", re.MULTILINE)
 
 #: Without persistence mode, NVML needs longer for this many GPUs than the reference waits.
 _MANY_GPUS = 4
+
+#: Kind of a host -> the nodes of its GPU, of which one is enough.
+_NODES = {platform.WSL: (WSL_NODE,), platform.TEGRA: TEGRA_NODES}
 
 _SWITCH = re.compile(r"nvidia-nvswitch\d+")
 #: Fabric manager as the kernel shows it, with the 15 bytes that a process's name may have.
@@ -108,6 +118,8 @@ def nvml_library_missing(patient: Patient) -> Iterator[Diagnosis]:
         if patient.driver_answers:
             raise
         missing = f"libnvidia-ml.so.1 is not found: {error}"
+    if patient.platform == platform.TEGRA:
+        return  # JetPack 5 and older have no NVML: CSV files name what containers get
     for directory in _OTHER_DIRECTORIES:
         names = [
             name
@@ -137,6 +149,9 @@ def driver_not_loaded(patient: Patient) -> Iterator[Diagnosis]:
     error 999).
     """
     patient.check_gpus_known()
+    if patient.platform in _NODES:
+        yield from _without_nodes(patient, _NODES[patient.platform])
+        return
     if patient.host_text("/proc/driver/nvidia/version") is None:
         yield Diagnosis(
             "the nvidia kernel module is not loaded: there is no /proc/driver/nvidia/version",
@@ -180,6 +195,20 @@ def driver_not_loaded(patient: Patient) -> Iterator[Diagnosis]:
         )
 
 
+def _without_nodes(patient: Patient, nodes: tuple[str, ...]) -> Iterator[Diagnosis]:
+    """Look for the GPU's nodes on a host whose driver has no nodes of the names /dev/nvidia*."""
+    if not any(patient.host_tree.lstat(path) for path in nodes):
+        missing = " and no ".join(nodes)
+        yield Diagnosis(
+            f"there is no {missing}",
+            "the kernel does not offer the GPU to this system",
+            "on WSL2, update Windows' driver and run wsl --update; on a Jetson, look for the cause:"
+            " dmesg | grep -i nvgpu",
+            sentence=f"CUDA finds no GPU because the host has no {missing}",
+            phrase="no CUDA-capable device is detected",
+        )
+
+
 def _missing_nodes(patient: Patient) -> Iterator[Diagnosis]:
     """Find the GPUs of the loaded driver that have no device node."""
     tree = patient.host_tree
@@ -219,7 +248,13 @@ def host_layout(patient: Patient) -> Iterator[Diagnosis]:
     libraries = [
         entry for entry in patient.entries if entry.soname.startswith(("libcuda.so", "libnvidia-"))
     ]
-    if libraries and not any(_resolves_to(patient, entry.path, version) for entry in libraries):
+    # On WSL2 the files of the driver store have no version in their names.
+    versioned = patient.platform != platform.WSL
+    if (
+        versioned
+        and libraries
+        and not any(_resolves_to(patient, entry.path, version) for entry in libraries)
+    ):
         yield Diagnosis(
             f"the loader cache names {len(libraries)} driver libraries, "
             f"none of them of the running driver {version}",
@@ -618,10 +653,21 @@ def mode_not_legacy(patient: Patient) -> Iterator[Diagnosis]:
     """
     patient.check_hook_acts()
     config = patient.host.config
+    if patient.platform in _NODES and patient.has_container and patient.refusal is not None:
+        kind = "WSL2" if patient.platform == platform.WSL else "a Tegra board"
+        yield Diagnosis(
+            f"{patient.refusal.reference_line()}: this host is {kind}",
+            "the hook serves hosts whose driver has the nodes /dev/nvidia* alone",
+            "start the container with nvgraft-runtime (docker --runtime=nvidia), whose mode auto "
+            "adds what this host has",
+            phrase=patient.refusal.text,
+        )
+        return
     if config.runtime_mode not in {"auto", "legacy"} and not config.hook_skip_mode_detection:
         yield Diagnosis(
             f'mode = "{config.runtime_mode}" in [nvidia-container-runtime] of config.toml: in this '
             "mode the hook refuses every GPU container",
             "docker --gpus calls the hook directly, which only mode legacy supports",
             'set mode = "auto" in config.toml, or start containers with --runtime=nvidia',
+            of_host=True,
         )

@@ -73,8 +73,8 @@ _OPENED_ALWAYS = frozenset(names.DEFAULT_CAPABILITIES)
 
 _GPU_NODE = re.compile(r"/dev/nvidia\d+")
 #: The node of all GPUs of WSL2, and those of a Tegra board's GPU, of either kernel module.
-_WSL_NODE = "/dev/dxg"
-_TEGRA_NODES = ("/dev/nvhost-gpu", "/dev/nvgpu/igpu0/ctrl")
+WSL_NODE = "/dev/dxg"
+TEGRA_NODES = ("/dev/nvhost-gpu", "/dev/nvgpu/igpu0/ctrl")
 
 Check = Callable[["Patient"], Iterator[Diagnosis]]
 
@@ -262,10 +262,10 @@ class Patient:
             given, closed = open_devices(
                 self.host.inventory, gpus, paths, capabilities_open=self.by_edits
             )
-        elif _WSL_NODE in paths:
+        elif WSL_NODE in paths:
             given = [CudaDevice(gpu) for gpu in self.host.facts.report.gpus]
         else:
-            given = [CudaDevice(None)] * any(path in paths for path in _TEGRA_NODES)
+            given = [CudaDevice(None)] * any(path in paths for path in TEGRA_NODES)
         return find_devices(given, closed, self.environment.get(VARIABLE))
 
     @cached_property
@@ -278,6 +278,14 @@ class Patient:
                 return open_driver_root(self.host.config)
             except OSError as error:
                 raise NotChecked(f"the driver root cannot be opened: {error.strerror}") from error
+
+    @property
+    def platform(self) -> str:
+        """The kind of the host, see :mod:`nvgraft.cdi.platform`."""
+        try:
+            return self.host.platform
+        except OSError as error:
+            raise NotChecked(f"the driver root cannot be opened: {error.strerror}") from error
 
     def check_gpus_known(self) -> None:
         """Check that the host's GPUs are known.
