@@ -16,9 +16,9 @@ def recorded(name: str, directory: Path, without: tuple[str, ...] = ()) -> str:
     document: dict[str, Any] = json.loads(Path(gallery.path(name)).read_text())
     for path in without:
         del document["files"][path]
-    path = directory / "host.json"
-    path.write_text(json.dumps(document))
-    return str(path)
+    written = directory / "host.json"
+    written.write_text(json.dumps(document))
+    return str(written)
 
 
 def findings(capsys: Captured, *words: str) -> dict[str, list[Document]]:

@@ -13,6 +13,7 @@ from nvgraft.plan.actions import Injection
 from nvgraft.request.config import Config
 from nvgraft.request.decision import Decision
 from nvgraft_cli.case.bundle import open_container
+from nvgraft_cli.case.edits import Edited, Origin
 from nvgraft_cli.case.edits_plan import plan_edits, requested
 from nvgraft_cli.case.hosts import HostSide, read_snapshot
 from nvgraft_cli.case.specifications import read_specifications
@@ -89,7 +90,7 @@ def test_a_group_for_a_node_that_only_its_group_may_open(capsys: Captured) -> No
     with open_container(str(EXAMPLES / "one-gpu")) as container:
         target = container.target("x86_64", module=True)
         decision = Decision("inject", "asked", request=requested(container, host.config))
-        plan = plan_edits([CdiEdits(nodes=[node], gids=[44, 44])], host, decision, target)
+        plan = plan_edits([Edited(CdiEdits(nodes=[node], gids=[44, 44]))], host, decision, target)
     groups = [action for action in plan.actions if action.op == "group"]
     assert [vars(action)["gid"] for action in groups] == [44]
 
@@ -100,7 +101,8 @@ def plan_of(edits: CdiEdits) -> Injection:
     with open_container(str(EXAMPLES / "one-gpu")) as container:
         target = container.target("x86_64", module=True)
         decision = Decision("inject", "asked", request=requested(container, host.config))
-        plan = plan_edits([edits], host, decision, target)
+        edited = Edited(edits, Origin("/etc/cdi/nvidia.yaml", "nvidia.com/gpu", "0"))
+        plan = plan_edits([edited], host, decision, target)
     assert isinstance(plan, Injection)
     return plan
 
@@ -114,7 +116,7 @@ def test_a_stale_specification() -> None:
         caught.value.text
         == 'failed to mount "/usr/lib64/libcuda.so.450.1": no such file or directory'
     )
-    assert "older than the driver" in caught.value.hint
+    assert caught.value.hint.startswith("/etc/cdi/nvidia.yaml is older than the driver: write it")
 
 
 def test_a_hook_of_a_strangers_program() -> None:

@@ -46,7 +46,7 @@ def test_an_interrupt_prints_no_traceback(
 ) -> None:
     """An interrupt exits with 130, the shell's code, without a traceback."""
 
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(opening, "opened_case", interrupted)

@@ -139,7 +139,7 @@ def test_a_missing_permission_is_one_line(
 ) -> None:
     """A directory of the rootfs that this user may not read is named in one line."""
 
-    def forbidden(*_: object) -> None:
+    def forbidden(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", "/b/rootfs/root/\x1bx")
 
     monkeypatch.setattr(opening, "opened_case", forbidden)

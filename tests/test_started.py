@@ -10,6 +10,7 @@ from nvgraft.request.config import Config
 from nvgraft.system import child
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.hosts import HostSide
+from nvgraft_cli.case.started import HostSpecifications
 from nvgraft_cli.case.started import start as start_container
 from nvgraft_cli.shell.main import main
 from planned import plan_bundle
@@ -199,5 +200,10 @@ def test_a_command_reads_yaml_without_a_child(
     host = HostSide("here", Config(runtime_cdi_spec_dirs=(str(tmp_path),)), None)
     bundle = make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=0")
     with open_container(str(bundle)) as container:
-        started = start_container(container, host, "cdi")
-    assert [part.env for part in started.edits] == [(), ("A=b",)]
+        started = start_container(container, host, "cdi", HostSpecifications(host, ()))
+    assert [part.edits.env for part in started.edits] == [(), ("A=b",)]
+    file = str(tmp_path / "gpu.yaml")
+    assert [str(part.origin) for part in started.edits] == [
+        f"{file}, for every device of nvidia.com/gpu",
+        f"device nvidia.com/gpu=0 in {file}",
+    ]

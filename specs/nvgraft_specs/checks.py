@@ -133,6 +133,11 @@ FAILURES = (
         "the host's driver is not where the loader cache says",
         "unsupported file format: /etc/ld.so.cache",
     ),
+    Failure(
+        "cdi-incomplete",
+        "the CDI edits lack a part of the driver",
+        "libcuda.so.1: cannot open shared object file: No such file or directory",
+    ),
     Failure("cdi-stale", "a CDI specification names missing files", "error stat'ing file"),
     Failure(
         "cdi-directories",

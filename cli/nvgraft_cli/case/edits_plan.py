@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from nvgraft.base.errors import Refusal
 from nvgraft.base.finding import Finding
-from nvgraft.cdi.edits import CdiEdits, CdiHook, CdiMount, CdiNode
+from nvgraft.cdi.edits import CdiHook, CdiMount, CdiNode
 from nvgraft.container.offline_target import OfflineTarget
 from nvgraft.formats.ldcache import loader_flags
 from nvgraft.formats.tree import PathError
@@ -38,6 +38,7 @@ from nvgraft.request.decision import Decision
 from nvgraft.request.hook_steps import HookStep, UnknownStep, parse_steps
 from nvgraft.request.request import Request, Skip, requested_devices
 from nvgraft_cli.case.bundle import ContainerSide
+from nvgraft_cli.case.edits import UNMOUNTABLE, Edited, Origin
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_specs import catalogue, cdi_hooks, names
@@ -52,12 +53,28 @@ _SHOWN = ("nodev", "noexec", "nosuid", "ro")
 _CAPABILITIES = tuple(name for name in names.CAPABILITIES if name != "compat32")
 
 
-def requested(container: ContainerSide, config: Config) -> Request:
-    """Return what a container asks for. CDI edits know no capabilities and check no requirement."""
+def requested(container: ContainerSide, config: Config, names: Sequence[str] = ()) -> Request:
+    """Return what a container asks for. CDI edits know no capabilities and check no requirement.
+
+    :param names: the devices that are looked up in specifications.
+    """
+    annotated = annotated_devices(container, config)
+    if names and set(names) == {name for found in annotated.values() for name in found}:
+        return edits_request(names, f"annotation {', '.join(annotated)}")
     asked = requested_devices(container.spec, config)
     if isinstance(asked, Skip):
-        return edits_request((), "CDI names")
+        return edits_request(names, "CDI names")
     return edits_request(asked.ids, asked.source)
+
+
+def annotated_devices(container: ContainerSide, config: Config) -> dict[str, tuple[str, ...]]:
+    """Return the CDI names that each annotation with one of config.toml's prefixes has."""
+    annotations = container.member("annotations")
+    return {
+        key: tuple(value.split(","))
+        for key, value in sorted(annotations.items() if isinstance(annotations, dict) else ())
+        if key.startswith(config.runtime_cdi_annotation_prefixes) and isinstance(value, str)
+    }
 
 
 def edits_request(ids: Sequence[str], source: str) -> Request:
@@ -74,7 +91,7 @@ def edits_request(ids: Sequence[str], source: str) -> Request:
 
 
 def plan_edits(
-    edits: Sequence[CdiEdits], host: HostSide, decision: Decision, target: OfflineTarget
+    edited: Sequence[Edited], host: HostSide, decision: Decision, target: OfflineTarget
 ) -> Plan:
     """Return the plan of edits, in the order in which a runtime carries them out.
 
@@ -84,10 +101,10 @@ def plan_edits(
     facts = host.facts
     assert decision.request is not None
     planner = _EditPlanner(facts, target)
-    for part in edits:
+    for part in edited:
         planner.add(part)
     actions = planner.actions
-    steps, findings = _steps(hook for part in edits for hook in part.hooks)
+    steps, findings = _steps(hook for part in edited for hook in part.edits.hooks)
     if steps:
         before = PlannedTree(target.tree, Plan("inject", "", tuple(actions)), facts)
         after = OfflineTarget(before, facts.machine, (), module=not host.config.simulated_host)
@@ -153,26 +170,27 @@ class _EditPlanner:
         """What was planned: variables and groups first, files and devices, hooks last."""
         return [*self._layout.actions, *self._after]
 
-    def add(self, edits: CdiEdits) -> None:
+    def add(self, edited: Edited) -> None:
         """Plan edits of devices, or those that they share."""
+        edits, origin = edited
         for variable in edits.env:
             name, _, value = variable.partition("=")
-            self._layout.actions.append(SetVariable(name, value, Why("", name, "of the CDI edits")))
+            self._layout.actions.append(SetVariable(name, value, Why("", name, f"of {origin}")))
         for gid in edits.gids:
             if gid not in self._groups:
                 self._groups.add(gid)
-                why = Why("", "additionalGids", "the group of a device node")
+                why = Why("", "additionalGids", f"the group of a device node, of {origin}")
                 self._layout.actions.append(AddGroup(gid, why))
         for node in edits.nodes:
-            self._add_node(node)
+            self._add_node(node, origin)
         for mount in edits.mounts:
-            self._add_mount(mount)
+            self._add_mount(mount, origin)
         for hook in edits.hooks:
-            why = Why("", hook.stage, "of the CDI edits")
+            why = Why("", hook.stage, f"of {origin}")
             self._after.append(RunHook(hook.stage, hook.path, hook.args, why))
 
-    def _add_node(self, node: CdiNode) -> None:
-        why = Why("", node.path, "a device node of the CDI edits")
+    def _add_node(self, node: CdiNode, origin: Origin) -> None:
+        why = Why("", node.path, f"a device node of {origin}")
         rdev = (node.major, node.minor)
         source = node.host_path or node.path
         found = self._host.tree.lstat(source) or self._host.tree.lstat(node.path)
@@ -185,18 +203,19 @@ class _EditPlanner:
         self._layout.bind("device", "dev", source, path, ("rw",), mode, why, rdev)
         self._layout.allow_device(rdev, why)
 
-    def _add_mount(self, mount: CdiMount) -> None:
-        why = Why(_capability(mount.target), mount.target, "a mount of the CDI edits")
+    def _add_mount(self, mount: CdiMount, origin: Origin) -> None:
+        why = Why(_capability(mount.target), mount.target, f"a mount of {origin}")
         path = mount.source
         if self._root and path.startswith(self._root + "/"):
             path = path.removeprefix(self._root)
         try:
             resolved, node = self._host.tree.find(path)
         except PathError as error:
-            raise Refusal("", f"failed to mount {mount.source}: {error.text}", _STALE) from error
+            text = f"{UNMOUNTABLE}{mount.source}: {error.text}"
+            raise Refusal("", text, _stale(origin)) from error
         if node is None:
-            text = f'failed to mount "{mount.source}": no such file or directory'
-            raise Refusal("", text, _STALE)
+            text = f'{UNMOUNTABLE}"{mount.source}": no such file or directory'
+            raise Refusal("", text, _stale(origin))
         options = tuple(option for option in _SHOWN if option in mount.options)
         options = options if "ro" in options else (*options, "rw")
         target = self._layout.resolve(mount.target)
@@ -213,7 +232,14 @@ class _EditPlanner:
             self.library_directory = os.path.dirname(target)
 
 
-_STALE = "the specification is older than the driver: write it again (nvgraft cdi refresh)"
+def _stale(origin: Origin) -> str:
+    """Return the hint for a mount whose source the host lacks."""
+    if not origin.file:
+        return f"{origin} names a file that the host lacks: create the container again"
+    return (
+        f"{origin.file} is older than the driver: write it again (nvgraft cdi generate --output"
+        f" {origin.file}, or nvidia-ctk cdi generate --output={origin.file})"
+    )
 
 
 def _capability(target: str) -> str:

@@ -7,10 +7,10 @@ compare or check ask a :class:`Case` for what they need.
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from nvgraft.base.errors import Refusal
 from nvgraft.base.finding import Finding
-from nvgraft.cdi.edits import CdiEdits
 from nvgraft.container.offline_target import OfflineTarget
 from nvgraft.formats.tree import Bounds, OutOfBounds, Tree
 from nvgraft.plan.actions import Bind, Plan
@@ -18,12 +18,18 @@ from nvgraft.plan.planner import make_plan, read_in_order
 from nvgraft.request.decision import Decision, decide
 from nvgraft.request.request import ImexChannels, Request, check_request
 from nvgraft_cli.case.bundle import ContainerSide
+from nvgraft_cli.case.edits import Edited, Origin
 from nvgraft_cli.case.handover import HOOK_IS, ChainLink, Handover
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planned_tree import PlannedTree
-from nvgraft_cli.case.rewritten import edits_in
+from nvgraft_cli.case.rewritten import GPU_NODE, IN_CONFIG, calls_hook, edits_in, taken_edits
 from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.arguments import CDI_MODES
+
+if TYPE_CHECKING:
+    from nvgraft_cli.case.started import HostSpecifications, Started
+
+_OF_PLUGIN = Origin(maker="the device plugin's specification")
 
 #: The finding of every plan for a host that was recorded from the files of a driver.
 NO_GPUS = Finding(
@@ -52,12 +58,18 @@ class Case:
         container: ContainerSide,
         mode: str = "hook",
         handover: Handover | None = None,
+        *,
+        cdi: Sequence[str] = (),
+        edits_known: bool = False,
     ) -> None:
         """Put the container on the host.
 
         :param mode: how it is started: ``hook`` if the engine calls the hook itself, ``runtime``
             through nvgraft-runtime, or a mode of that program.
         :param handover: what the engine has made of a pod's container, which is ``container``.
+        :param cdi: files with CDI specifications in the place of the host's own.
+        :param edits_known: whether CDI edits that config.json has already are what the container
+            gets, not what the hook or the runtime would add to it.
         """
         self.handover = handover
         self.host = host
@@ -66,13 +78,72 @@ class Case:
         self._mode = mode
         self._remarks: tuple[Finding, ...] = ()
         self._not_called: Decision | None = None
-        self._edits: tuple[CdiEdits, ...] = ()
+        self._edits: tuple[Edited, ...] = ()
         self._edited_before: str | None = None
+        self._cdi = tuple(cdi)
+        self._edits_known = edits_known
+        #: What nvgraft-runtime does with the container; None if it is not called.
+        self.started: Started | None = None
         container.bound(Bounds(*host.config.image_limits))
         if handover is not None:
             self._take_over(handover)
-        elif mode != "hook":
+        elif (not edits_known or not self._reads_edits()) and mode != "hook":
             self._start(container)
+
+    def _reads_edits(self) -> bool:
+        """Take CDI edits of config.json for what the container gets, and tell whether there are
+        any; not if the hook is called too, and adds something.
+        """
+        try:
+            if not self.edited_before:
+                return False
+            if calls_hook(self._given) and self._decision_of_hook.request is not None:
+                return False
+            rest, edits = taken_edits(self._given, self.host)
+        except Refusal:
+            return False  # it is raised where the container or the host is used
+        if not edits.mounts and not edits.nodes:
+            return False
+        from nvgraft_cli.case.edits_plan import edits_request
+
+        self.container = rest
+        self._edits = (Edited(edits, IN_CONFIG),)
+        nodes = [node.path for node in edits.nodes]
+        gpus = [path for path in nodes if GPU_NODE.fullmatch(path)]
+        request = edits_request(gpus or nodes, "the device nodes in config.json")
+        self._not_called = Decision("inject", "its mounts and hooks are read", request=request)
+        return True
+
+    @cached_property
+    def specifications(self) -> "HostSpecifications":
+        """The CDI specifications by which the case answers."""
+        from nvgraft_cli.case.started import HostSpecifications
+
+        return HostSpecifications(self.host, self._cdi)
+
+    @property
+    def looks_up_devices(self) -> bool:
+        """Whether the container's devices are looked up in CDI specifications."""
+        return self.started is not None and bool(self.started.names)
+
+    @property
+    def acting_mode(self) -> str:
+        """The mode in which nvgraft-runtime acts; "hook" if it is not called, and "" if CDI edits
+        are in config.json already.
+        """
+        if self.started is not None:
+            return self.started.mode
+        return "" if self.reads_config else "hook"
+
+    @property
+    def reads_config(self) -> bool:
+        """Whether the edits that config.json has already are what the container gets."""
+        return bool(self._edits) and self._edits[0].origin == IN_CONFIG
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """Where the container's CDI edits come from."""
+        return tuple(dict.fromkeys(part.origin for part in self._edits))
 
     def _take_over(self, handover: Handover) -> None:
         """Go on where the engine has ended: with its CDI edits, and the runtime that it calls."""
@@ -95,7 +166,7 @@ class Case:
         if by_hook or self._edits:
             self._remarks += (_TWICE,)
         self.container = self._given
-        self._edits = (*handover.edits, *self._edits)
+        self._edits = (*(Edited(part, _OF_PLUGIN) for part in handover.edits), *self._edits)
         request = edits_request(handover.ids, "CDI devices of Allocate's answer")
         reason = "the engine applies the CDI edits of the device plugin's specification"
         self._not_called = Decision("inject", reason, request=request)
@@ -104,9 +175,9 @@ class Case:
         """Start the container through nvgraft-runtime."""
         from nvgraft_cli.case.started import start
 
-        try:
-            started = start(container, self.host, self._mode)
-        except Refusal as refusal:
+        started = self.started = start(container, self.host, self._mode, self.specifications)
+        if started.refusal is not None:
+            refusal = started.refusal
             self._not_called = Decision("refuse", refusal.line(), refusal=refusal)
             return
         self.container, self._remarks = started.container, started.remarks
@@ -114,7 +185,7 @@ class Case:
         if started.edits:
             from nvgraft_cli.case.edits_plan import requested
 
-            request = requested(container, self.host.config)
+            request = requested(container, self.host.config, started.names)
             self._not_called = Decision("inject", started.left_out, request=request)
         elif started.left_out:
             self._not_called = Decision("skip", started.left_out)
@@ -169,10 +240,16 @@ class Case:
 
     def with_env(self, env: Sequence[str]) -> "Case":
         """Return the case of the container with ``NAME=VALUE`` entries added."""
-        if self.handover is None:
-            return Case(self.host, self._given.with_env(env), self._mode)
-        handover = self.handover.with_env(env)
-        return Case(self.host, handover.container, self._mode, handover)
+        handover = None if self.handover is None else self.handover.with_env(env)
+        container = self._given.with_env(env) if handover is None else handover.container
+        return Case(
+            self.host,
+            container,
+            self._mode,
+            handover,
+            cdi=self._cdi,
+            edits_known=self._edits_known,
+        )
 
     def in_mode(self, mode: str, env: Sequence[str]) -> "Case":
         """Return the case of the container, of no pod, started in another way, with ``NAME=VALUE``

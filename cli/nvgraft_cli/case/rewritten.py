@@ -2,11 +2,31 @@
 nvidia-container-runtime added them before it was recorded.
 """
 
+import json
 import posixpath
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
+from nvgraft.cdi.edits import CdiEdits, CdiHook, CdiMount, CdiNode
+from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.bundle import ContainerSide
+from nvgraft_cli.case.driver import library_version
+from nvgraft_cli.case.edits import Origin
 from nvgraft_specs import cdi_hooks, names
+
+if TYPE_CHECKING:
+    from nvgraft_cli.case.hosts import HostSide
+
+#: The origin of edits that are in config.json already.
+IN_CONFIG = Origin(maker="config.json")
+
+#: The stages at which a runtime calls the hook.
+_BEFORE = ("prestart", "createRuntime")
+#: The node of one GPU, or of all of WSL2 or of a Tegra board.
+GPU_NODE = re.compile(r"/dev/(nvidia[0-9]+|dxg|nvhost-gpu|nvgpu/igpu0/ctrl)")
+#: How the device nodes begin that CDI edits of NVIDIA devices have.
+_NODES = ("/dev/nvidia", "/dev/dri/", "/dev/dxg", "/dev/nvhost", "/dev/nvmap", "/dev/nvgpu/")
 
 #: Steps that no runtime adds in mode legacy: there links and compat alone are made by CDI hooks.
 _OF_EDITS = frozenset(cdi_hooks.STEP_NAMES) - {
@@ -22,6 +42,110 @@ def edits_in(container: ContainerSide) -> str:
     """
     signs = list(dict.fromkeys([*_programs(container), *_variables(container)]))
     return f"CDI edits are in this config.json already: {', '.join(signs)}" if signs else ""
+
+
+def calls_hook(container: ContainerSide) -> bool:
+    """Tell whether config.json calls the prestart hook."""
+    stages = container.member("hooks")
+    return any(
+        isinstance(hook, dict) and posixpath.basename(str(hook.get("path"))) in names.HOOK_NAMES
+        for stage, hooks in (stages.items() if isinstance(stages, dict) else ())
+        if stage in _BEFORE and isinstance(hooks, list)
+        for hook in hooks
+    )
+
+
+def taken_edits(container: ContainerSide, host: "HostSide") -> tuple[ContainerSide, CdiEdits]:
+    """Return the container without the CDI edits that its config.json has, and these edits.
+
+    They are the calls of CDI hooks, the GPUs' device nodes, and the bind mounts of files that are
+    at the same path on the host, or have a driver's version in their name. Variables and groups
+    stay in config.json.
+
+    :raises nvgraft.base.errors.Refusal: config.json is not an OCI configuration, or this machine
+        has no working driver.
+    """
+    document = json.loads(json.dumps(container.document))
+    nodes: list[CdiNode] = []
+    mounts: list[CdiMount] = []
+    hooks: list[CdiHook] = []
+
+    def mounts_host_file(mount: object) -> bool:
+        taken = _mount(mount, host)
+        if isinstance(taken, CdiNode):
+            nodes.append(taken)
+        elif taken is not None:
+            mounts.append(taken)
+        return taken is not None
+
+    def is_gpu_node(device: object) -> bool:
+        taken = _node(device)
+        nodes.extend([taken] if taken is not None else ())
+        return taken is not None
+
+    _take(document, "mounts", mounts_host_file)
+    linux = document.get("linux")
+    if isinstance(linux, dict):
+        _take(linux, "devices", is_gpu_node)
+    stages = document.get("hooks")
+    for stage in stages if isinstance(stages, dict) else ():
+
+        def is_of_cdi(hook: object, stage: str = stage) -> bool:
+            if is_cdi_hook(hook) and isinstance(hook, dict):
+                words = tuple(word for word in _words(hook) if isinstance(word, str))
+                hooks.append(CdiHook(stage, hook["path"], words))
+                return True
+            return False
+
+        _take(stages, stage, is_of_cdi)
+    rest = container.rewritten(json.dumps(document).encode())
+    return rest, CdiEdits(nodes=nodes, mounts=mounts, hooks=hooks)
+
+
+def _take(parent: dict[str, Any], member: str, takes: Callable[[object], bool]) -> None:
+    """Remove the items of a list that are taken."""
+    items = parent.get(member)
+    if isinstance(items, list):
+        parent[member] = [item for item in items if not takes(item)]
+
+
+def _node(device: object) -> CdiNode | None:
+    """Return a device of config.json as an edit, if it is one of a GPU."""
+    if not isinstance(device, dict):
+        return None
+    path, major, minor = device.get("path"), device.get("major"), device.get("minor")
+    if not isinstance(path, str) or not path.startswith(_NODES):
+        return None
+    if not isinstance(major, int) or not isinstance(minor, int):
+        return None
+    mode = device.get("fileMode")
+    return CdiNode(path, major=major, minor=minor, mode=mode if isinstance(mode, int) else None)
+
+
+def _mount(mount: object, host: "HostSide") -> CdiMount | CdiNode | None:
+    """Return a mount of config.json as an edit, if it is one of a file of the host."""
+    if not isinstance(mount, dict):
+        return None
+    source, target, options = (mount.get(key) for key in ("source", "destination", "options"))
+    words = tuple(word for word in options or () if isinstance(word, str))
+    if not isinstance(source, str) or not isinstance(target, str):
+        return None
+    if mount.get("type") != "bind" and not {"bind", "rbind"} & set(words):
+        return None
+    root, tree = host.facts.root.rstrip("/"), host.facts.tree
+    versioned = library_version(source) is not None
+    if not versioned and source not in (target, f"{root}{target}"):
+        return None
+    path = source.removeprefix(root) if source.startswith(f"{root}/") else source
+    try:
+        node = tree.find(path)[1]
+    except (PathError, OSError):
+        node = None
+    if node is not None and node.rdev is not None:
+        return CdiNode(target, host_path=source, major=node.rdev[0], minor=node.rdev[1])
+    if versioned or (node is not None and node.type in {"file", "socket"}):
+        return CdiMount(source, target, words)
+    return None
 
 
 def is_cdi_hook(hook: object) -> bool:

@@ -7,21 +7,26 @@ import json
 import os
 import posixpath
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from nvgraft.base.errors import Refusal
 from nvgraft.base.finding import Finding
 from nvgraft.cdi.discovery import CdiFacts, live_facts, recorded_facts
-from nvgraft.cdi.edits import CdiEdits, Generated, links_step
+from nvgraft.cdi.edits import Generated, links_step
 from nvgraft.cdi.generation import CdiRequest, CdiSource
-from nvgraft.cdi.specification import HookProgram
+from nvgraft.cdi.reader import SpecificationFile
+from nvgraft.cdi.registry import Registry, registry_of
+from nvgraft.cdi.specification import KIND, HookProgram, class_spec
 from nvgraft.host.components import Host
 from nvgraft.host.snapshot import OFFLINE_PATH
 from nvgraft.wrapper.host_look import SourceLook
-from nvgraft.wrapper.rewrite import rewrite
+from nvgraft.wrapper.rewrite import RefusedRewrite, rewrite
 from nvgraft_cli.case.bundle import ContainerSide
+from nvgraft_cli.case.edits import GENERATED, Edited, Origin
 from nvgraft_cli.case.handover import HOOK_IS
 from nvgraft_cli.case.hosts import HostSide
+from nvgraft_cli.case.specifications import inject, read_trusted_registry, registry_in
 from nvgraft_specs import cdi_hooks, names
 
 if TYPE_CHECKING:
@@ -35,46 +40,64 @@ _AS_CONFIGURED = "runtime"
 _HOOK: dict[str, object] = {"path": f"/usr/bin/{names.HOOK_NAMES[-1]}", "args": ["prestart"]}
 #: How a specification of a recorded host names its devices, as nvidia-ctk does by default.
 _STRATEGIES = ("index", "uuid")
+_AT_THE_START = Origin(maker="the edits that the runtime generates at the start")
 _PROGRAM = HookProgram(f"/usr/bin/{cdi_hooks.PROGRAM}", together=True)
 
 
 class Started(NamedTuple):
     """A container after the runtime's changes.
 
+    :ivar mode: the one in which the runtime acts; "" if it refuses before it has decided.
     :ivar remarks: what the runtime logs about them.
     :ivar left_out: why the hook is not called; "" if it is.
     :ivar edits: the CDI edits that the runtime applies in the place of the hook. ``container`` is
         without them then.
+    :ivar names: the devices that are looked up in specifications.
+    :ivar refusal: why the runtime refuses the container, or None.
     """
 
     container: ContainerSide
+    mode: str
     remarks: tuple[Finding, ...]
-    left_out: str
-    edits: tuple[CdiEdits, ...]
+    left_out: str = ""
+    edits: tuple[Edited, ...] = ()
+    names: tuple[str, ...] = ()
+    refusal: Refusal | None = None
 
 
-def start(container: ContainerSide, host: HostSide, mode: str) -> Started:
-    """Return the container as nvgraft-runtime passes it on.
+def start(
+    container: ContainerSide, host: HostSide, mode: str, specifications: "HostSpecifications"
+) -> Started:
+    """Return the container as nvgraft-runtime passes it on, or its refusal.
 
     :param mode: ``runtime``, or one of :data:`nvgraft_cli.shell.arguments.RUNTIME_MODES`.
-    :raises nvgraft.base.errors.Refusal: the runtime refuses it.
     """
 
-    look = _CaseLook(host)
-    done = rewrite(
-        container.data,
-        host.config,
-        host.config.runtime_mode if mode == _AS_CONFIGURED else mode,
-        _HOOK,
-        lambda: look,
-        lambda links: _PROGRAM.hooks(links_step(links)),
-    )
+    look = _CaseLook(host, specifications)
+    try:
+        done = rewrite(
+            container.data,
+            host.config,
+            host.config.runtime_mode if mode == _AS_CONFIGURED else mode,
+            _HOOK,
+            lambda: look,
+            lambda links: _PROGRAM.hooks(links_step(links)),
+        )
+    except RefusedRewrite as refusal:
+        remarks = tuple(_remark(level, line) for level, line in refusal.log)
+        return Started(container, _mode_of(remarks), remarks, names=look.names, refusal=refusal)
     remarks = tuple(_remark(level, line) for level, line in done.log)
-    called = _calls_hook(done.data)
+    acting, called = _mode_of(remarks), _calls_hook(done.data)
     if look.edits:
-        return Started(container, remarks, _why_not(remarks), tuple(look.edits))
+        why_not = _why_not(remarks)
+        return Started(container, acting, remarks, why_not, tuple(look.edits), look.names)
     reason = "" if called else "nvgraft-runtime leaves the hook out: " + _why_not(remarks)
-    return Started(container.rewritten(done.data), remarks, reason, ())
+    return Started(container.rewritten(done.data), acting, remarks, reason)
+
+
+def _mode_of(remarks: Sequence[Finding]) -> str:
+    """Return the mode in the runtime's first line, which names it in quotes."""
+    return remarks[0].message.split("'")[1] if remarks else ""
 
 
 def _remark(level: str, line: str) -> Finding:
@@ -124,16 +147,56 @@ class _CaseSource(CdiSource):
         return recorded_facts(self._side.document)
 
 
+class HostSpecifications:
+    """The CDI specifications by which a case answers.
+
+    :param given: files in the place of the host's own; none: those of the directories that
+        config.toml names. A recorded host has none: there it is the one that nvgraft cdi generate
+        would write.
+    """
+
+    def __init__(self, host: HostSide, given: Sequence[str]) -> None:
+        self._host = host
+        self._given = tuple(given)
+
+    @property
+    def places(self) -> str:
+        """Where they are, for people."""
+        if self._given:
+            return ", ".join(self._given)
+        if self.made:
+            return GENERATED
+        return ", ".join(self._host.config.runtime_cdi_spec_dirs)
+
+    @property
+    def made(self) -> bool:
+        """Whether the host has none, and one is made."""
+        return not self._given and self._host.document is not None
+
+    @cached_property
+    def registry(self) -> Registry:
+        """Their devices."""
+        if self._given:
+            return registry_in(self._given)
+        if not self.made:
+            return read_trusted_registry(self._host.config.runtime_cdi_spec_dirs)
+        found = _all_devices(_CaseSource(self._host), self._host)
+        spec = class_spec(KIND, found.devices, found.common, _PROGRAM)
+        return registry_of([(SpecificationFile(GENERATED, spec), 0)], ())
+
+
 class _CaseLook(SourceLook):
-    def __init__(self, host: HostSide) -> None:
+    def __init__(self, host: HostSide, specifications: HostSpecifications) -> None:
         super().__init__(host.config, lambda: _PROGRAM)
         self._side = host
+        self._specifications = specifications
         #: What the runtime has asked for.
-        self.edits: list[CdiEdits] = []
+        self.edits: list[Edited] = []
+        self.names: tuple[str, ...] = ()
 
     def generated(self, request: CdiRequest) -> Generated:
         found = super().generated(request)
-        self.edits += found.edits
+        self.edits += [Edited(part, _AT_THE_START) for part in found.edits]
         return found
 
     def open_source(self) -> CdiSource:
@@ -154,45 +217,28 @@ class _CaseLook(SourceLook):
         return additions.below_root(found, source.root, source.finder)
 
     def registered(self, devices: Sequence[str]) -> Generated:
-        if self._side.document is None:
-            from nvgraft_cli.case.specifications import inject
+        self.names = tuple(devices)
+        tree = None if self._side.document is None else self._side.facts.tree
+        found, log = inject(self._specifications.registry, devices, tree)
+        self.edits += found
+        if self._specifications.made:
+            line = "a recorded host has no CDI specifications: one that was just generated is taken"
+            log = (*log, ("info", line))
+        return Generated([part.edits for part in found], log)
 
-            found = inject(self._side.config.runtime_cdi_spec_dirs, devices)
-            self.edits += found.edits
-            return found
-        found = self._generated_specification(devices)
-        self.edits += found.edits
-        return found
 
-    def _generated_specification(self, devices: Sequence[str]) -> Generated:
-        """Return the edits of devices from the specification that a recorded host would have."""
-        from nvgraft.cdi.nearest import no_such_device
-        from nvgraft.cdi.specification import KIND, class_spec
+def _all_devices(source: CdiSource, host: HostSide) -> "ClassDevices":
+    """Return the devices of a host as ``nvgraft cdi generate`` finds them."""
+    from nvgraft.cdi import classes, platform
+    from nvgraft.cdi.discovery import discover
+    from nvgraft.cdi.specification import named_devices
 
-        found = self._all_devices()
-        spec = class_spec(KIND, found.devices, found.common, _PROGRAM)
-        known = {f"{KIND}={device.name}": device.edits for device in spec.devices}
-        unknown = [name for name in devices if name not in known]
-        if unknown:
-            text = f"unresolvable CDI devices {', '.join(unknown)}"
-            hint = no_such_device(unknown[0], list(known))
-            raise Refusal("", f"failed to inject CDI devices: {text}", hint)
-        line = "a recorded host has no CDI specifications: one that was just generated is taken"
-        return Generated([spec.edits, *(known[name] for name in devices)], [("info", line)])
-
-    def _all_devices(self) -> "ClassDevices":
-        """Return the devices of the host as ``nvgraft cdi generate`` finds them."""
-        from nvgraft.cdi import classes, platform
-        from nvgraft.cdi.discovery import discover
-        from nvgraft.cdi.specification import named_devices
-
-        source = self._source()
-        kind = source.platform()
-        if kind == platform.WSL:
-            return classes.wsl_devices(source.finder, source.root)
-        if kind == platform.TEGRA:
-            return classes.tegra_devices(
-                source.finder, source.root, source.host_tree, self._side.config, _STRATEGIES
-            )
-        found = discover(source.host(), source.search_path, source.facts(), source.finder)
-        return classes.ClassDevices(named_devices(found, _STRATEGIES), found.common)
+    kind = source.platform()
+    if kind == platform.WSL:
+        return classes.wsl_devices(source.finder, source.root)
+    if kind == platform.TEGRA:
+        return classes.tegra_devices(
+            source.finder, source.root, source.host_tree, host.config, _STRATEGIES
+        )
+    found = discover(source.host(), source.search_path, source.facts(), source.finder)
+    return classes.ClassDevices(named_devices(found, _STRATEGIES), found.common)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nvgraft.base.errors import printable
 from nvgraft_cli.case.hosts import ask_first
 from nvgraft_cli.shell import terminal
-from nvgraft_cli.shell.arguments import add_answer, add_container, add_host, add_pod, source
+from nvgraft_cli.shell.arguments import add_answer, add_cdi, add_container, add_host, add_pod
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import print_document
 
@@ -43,14 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_container(parser, None, "none", mode=None)
     add_pod(parser)
     add_host(parser)
-    parser.add_argument(
-        "--cdi",
-        metavar="FILE",
-        type=source,
-        action="append",
-        default=[],
-        help="a CDI specification to check (default: the installed ones)",
-    )
+    add_cdi(parser)
     parser.add_argument(
         "--verbose",
         action="store_true",

@@ -17,6 +17,7 @@ from nvgraft.request.request import (
     requirements_of,
 )
 from nvgraft.request.requirements import alternatives, check
+from nvgraft_cli.case.cdi_requests import trouble, unheard
 from nvgraft_cli.case.rewritten import is_cdi_hook
 from nvgraft_cli.doctor.host_checks import gpu_hooks
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
@@ -28,9 +29,10 @@ _VERSIONED = re.compile(r"^(lib[\w+-]+\.so)\.(\d{3,4}\.\d+(?:\.\d+)?)$")
 #: The stages at which the hook is called.
 _BEFORE = ("prestart", "createRuntime")
 
-#: In refusals of a device that no CDI specification has, or that cannot be generated.
+#: In the hook's refusal of a container whose devices have CDI names.
+_DIRECTLY = "invoking the NVIDIA Container Runtime Hook directly"
+#: In refusals of a device that cannot be generated.
 _NO_SUCH = (
-    "unresolvable CDI devices",
     "device spec generators: failed to get ",
     "device spec generators: identifier is not",
     "device spec generators: unsupported device id",
@@ -61,10 +63,23 @@ def devices_not_requested(patient: Patient) -> Iterator[Diagnosis]:
     if isinstance(outcome, Skip):
         if patient.case.edited_before:
             raise NotChecked(patient.case.edited_before)
-        if patient.case.decision.request is not None:
+        if patient.case.decision.request is not None or patient.case.looks_up_devices:
             return  # annotations request devices
         if patient.case.before_runtime:
             raise NotChecked("the pod's container comes to no runtime that adds a driver")
+        if named := unheard(patient.case):
+            yield Diagnosis(f"the container gets nothing: {outcome.reason}", *named)
+            return
+        if patient.case.started is not None:
+            yield Diagnosis(
+                f"the container gets nothing: {outcome.reason}",
+                f"nvgraft-runtime in mode {patient.case.acting_mode} adds and says nothing "
+                "when a container asks for no device; the program then finds no GPU",
+                f"set {names.VISIBLE_DEVICES}=all (docker -e, or ENV in the image), or name CDI "
+                "devices (docker --device nvidia.com/gpu=all, or an annotation that begins with "
+                "cdi.k8s.io/)",
+            )
+            return
         yield Diagnosis(
             f"the container gets nothing: {outcome.reason}",
             "the hook does nothing, and reports nothing, when a container asks for no device; "
@@ -86,7 +101,8 @@ def cdi_and_legacy(patient: Patient) -> Iterator[Diagnosis]:
 
     Reported in NVIDIA/nvidia-container-toolkit#395; canonical/lxd#14372.
     """
-    patient.check_hook_acts()
+    if not patient.case.reads_config:
+        patient.check_hook_acts()
     if not isinstance(patient.member("hooks"), dict):
         raise NotChecked("config.json has no hooks")
     called = [
@@ -300,13 +316,16 @@ def unknown_device(patient: Patient) -> Iterator[Diagnosis]:
     """
     patient.check_gpus_known()
     refusal = patient.refusal
+    named = trouble(patient.case)
+    if refusal is not None and named is not None and _DIRECTLY not in refusal.text:
+        yield Diagnosis(refusal.reference_line(), *named)
+        return
     if refusal is not None and refusal.hint and any(word in refusal.text for word in _NO_SUCH):
         yield Diagnosis(
             f"{refusal.reference_line()}: {refusal.hint}",
-            "no CDI specification has a device of this name, and none can be generated for it: "
-            "the index is too large, the GPU or MIG device was replaced, or the specification is "
-            "of other devices",
-            "list the devices (nvidia-smi -L, nvgraft cdi list), and request one of them",
+            "the runtime makes the devices from the driver's report, which has none of this name: "
+            "the index is too large, or the GPU or MIG device was replaced",
+            f"run nvidia-smi -L on the host and set {names.VISIBLE_DEVICES} to a device in it",
         )
         return
     if refusal is not None and refusal.stage == "device":

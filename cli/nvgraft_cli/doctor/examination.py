@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nvgraft.base.errors import Refusal
+from nvgraft_cli.case.edits import UNMOUNTABLE
 from nvgraft_cli.doctor import (
     cdi_checks,
     container_checks,
     device_checks,
+    edit_checks,
     host_checks,
     loading_checks,
     pod_checks,
@@ -59,6 +61,7 @@ CHECKS: dict[str, Check] = {
     "image-has-driver": container_checks.image_has_driver,
     "compat-libraries": container_checks.compat_libraries,
     "graphics-incomplete": container_checks.graphics_incomplete,
+    "cdi-incomplete": edit_checks.cdi_incomplete,
     "image-architecture": loading_checks.image_architecture,
     "loader-missing": loading_checks.loader_missing,
     "library-path": loading_checks.library_path,
@@ -212,6 +215,9 @@ def _explain(
     if refusal.text.startswith("open failed: "):
         identifier = "host-layout"
         explaining = {identifier}
+    if refusal.text.startswith(UNMOUNTABLE):
+        identifier = "cdi-stale"
+        explaining = {identifier}
     if any(results[name].findings for name in explaining & set(results)):
         return
     handover = patient.case.handover if patient.has_container else None
@@ -220,6 +226,8 @@ def _explain(
         title = "this pod's container is not created"
     failure = by_id.get(identifier) or Failure("refused", title, refusal.text)
     cause = meanings[0].cause if meanings else refusal.hint
+    if identifier == "cdi-stale":
+        cause = "the CDI edits are of another driver than the host's"
     fix = refusal.hint or "run nvgraft explain-error with this message"
     finding = Diagnosis(refusal.reference_line(), cause, fix, phrase=refusal.text)
     results[identifier] = Result(failure, (finding,))

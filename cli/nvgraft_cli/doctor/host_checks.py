@@ -18,6 +18,7 @@ from nvgraft.cdi.reader import SpecificationError
 from nvgraft.formats.tree import PathError
 from nvgraft.host.ldconfig import USUAL_PROGRAMS
 from nvgraft.request.request import Skip, resolve_request
+from nvgraft_cli.case.cdi_requests import unheard, write_command
 from nvgraft_cli.case.driver import library_version, module_version
 from nvgraft_cli.case.planning import NO_GPUS
 from nvgraft_cli.case.rewritten import is_cdi_hook
@@ -606,7 +607,7 @@ def cdi_stale(patient: Patient) -> Iterator[Diagnosis]:
             yield Diagnosis(
                 str(found),
                 "engines refuse a specification that they cannot read",
-                f"write it again: nvgraft cdi generate --output {found.path}",
+                write_command(found.path),
             )
         else:
             yield from _stale(patient, found.path, found.spec)
@@ -638,11 +639,20 @@ def _stale(patient: Patient, path: str, spec: CdiSpec) -> Iterator[Diagnosis]:
         )
         if versions:
             fault += f" (specification {', '.join(sorted(versions))}, driver {driver_version})"
+        used = (
+            patient.has_container
+            and patient.refusal is None
+            and path in {origin.file for origin in patient.case.origins}
+        )
         yield Diagnosis(
             f"CDI specification {path} is out of date: {fault}",
             "the driver was upgraded after the specification was written: containers that use it "
-            "will not start",
-            f"write it again: nvgraft cdi generate --output {path}",
+            f"{'get libraries that do not fit the kernel module' if used else 'will not start'}",
+            write_command(path),
+            sentence=""
+            if missing or not used
+            else "CUDA fails with error 803 (system has unsupported display driver / cuda driver "
+            f"combination) because {path} is of driver {', '.join(sorted(versions))}",
         )
 
 
@@ -663,6 +673,11 @@ def mode_not_legacy(patient: Patient) -> Iterator[Diagnosis]:
             phrase=patient.refusal.text,
         )
         return
+    if patient.has_container and patient.refusal is not None:
+        named = unheard(patient.case)
+        if named is not None and patient.refusal.text.startswith("invoking the NVIDIA "):
+            yield Diagnosis(patient.refusal.reference_line(), *named, phrase=patient.refusal.text)
+            return
     if config.runtime_mode not in {"auto", "legacy"} and not config.hook_skip_mode_detection:
         yield Diagnosis(
             f'mode = "{config.runtime_mode}" in [nvidia-container-runtime] of config.toml: in this '

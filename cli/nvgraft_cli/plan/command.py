@@ -71,7 +71,7 @@ def _planned(args: argparse.Namespace) -> tuple[Plan, Refusal | None, "Case | No
     from nvgraft_cli.pods.opening import opened_case
 
     try:
-        with opened_case(args) as case:
+        with opened_case(args, edits_known=False) as case:
             return (*case.outcome, case)
     except Refusal as refusal:
         return Plan("refuse", refusal.reference_line()), refusal, None

@@ -18,17 +18,21 @@ _OF_PODS = ("pod_container", "plugin_flag", "plugin_devices", "kube")
 
 
 @contextmanager
-def opened_case(args: argparse.Namespace) -> Iterator[Case]:
+def opened_case(args: argparse.Namespace, *, edits_known: bool = True) -> Iterator[Case]:
     """Open the case of the arguments of :func:`nvgraft_cli.shell.arguments.add_case`.
+
+    :param edits_known: as for :class:`Case`.
 
     For errors see :func:`opened_case_of_pod`.
     """
-    with opened_case_of_pod(args) as (case, _):
+    with opened_case_of_pod(args, edits_known=edits_known) as (case, _):
         yield case
 
 
 @contextmanager
-def opened_case_of_pod(args: argparse.Namespace) -> "Iterator[tuple[Case, PodOnNode | None]]":
+def opened_case_of_pod(
+    args: argparse.Namespace, *, edits_known: bool = True
+) -> "Iterator[tuple[Case, PodOnNode | None]]":
     """Open a case as :func:`opened_case` does, with the pod if one was given.
 
     :raises InputError: when an input cannot be used.
@@ -38,7 +42,8 @@ def opened_case_of_pod(args: argparse.Namespace) -> "Iterator[tuple[Case, PodOnN
         check_options(args)
         with open_container(args.container or ".", args.env) as container:
             host = open_host(args.host, args.config)
-            yield Case(host, container, args.mode or "hook"), None
+            mode = args.mode or "hook"
+            yield Case(host, container, mode, cdi=args.cdi, edits_known=edits_known), None
         return
     host = open_host(args.host, args.config)
     with open_image(args) as image:
@@ -89,4 +94,4 @@ def pod_case(
     handover = pod.handover(image, args.mode)
     if args.env:
         handover = handover.with_env(args.env)
-    return Case(host, handover.container, pod.mode(args.mode), handover)
+    return Case(host, handover.container, pod.mode(args.mode), handover, cdi=args.cdi)

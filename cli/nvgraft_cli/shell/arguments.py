@@ -70,6 +70,7 @@ def add_case(parser: argparse.ArgumentParser) -> None:
     add_container(parser, None, "this directory; with --pod none", mode=None)
     add_pod(parser)
     add_host(parser)
+    add_cdi(parser)
 
 
 def add_pod(parser: argparse.ArgumentParser) -> None:
@@ -196,6 +197,20 @@ def add_host(parser: argparse.ArgumentParser) -> None:
     )
     add_node(group)
     add_config(parser, "the hook's own; with --host: the built-in defaults")
+
+
+def add_cdi(parser: argparse.ArgumentParser) -> None:
+    """Add ``--cdi``."""
+    parser.add_argument(
+        "--cdi",
+        metavar="FILE",
+        type=source,
+        action="append",
+        default=[],
+        help="a CDI specification in the place of the host's own, for CDI names and mode cdi (may"
+        " be repeated; default: those in the directories of config.toml, and for a recorded host"
+        " the one that nvgraft cdi generate writes)",
+    )
 
 
 def add_node(parser: argparse._ActionsContainer) -> None:

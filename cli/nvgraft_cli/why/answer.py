@@ -5,11 +5,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from nvgraft.base.errors import Refusal, printable
-from nvgraft.plan.actions import Action, AllowDevice, Bind, Injection, Symlink, Tmpfs, WriteFile
+from nvgraft.host.gpus import Gpu
+from nvgraft.plan.actions import (
+    Action,
+    AllowDevice,
+    Bind,
+    Injection,
+    Plan,
+    Symlink,
+    Tmpfs,
+    WriteFile,
+)
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.prove.opened import opened_libraries, prove_opened
 from nvgraft_cli.prove.proof import Proof
 from nvgraft_cli.shell.text import columns
+from nvgraft_cli.why import edits
 from nvgraft_cli.why.change import smallest_change
 from nvgraft_cli.why.exclusion import Candidate, Exclusion, candidates, exclusion
 from nvgraft_cli.why.subject import Subject, matching, parse_subject
@@ -91,6 +102,8 @@ class Answer:
                 yield f"    {printable(path)}: {printable(candidate.verdict)}"
         if self.change:
             yield "  the smallest change that adds it: " + printable(" ".join(self.change))
+            if self.excluded is not None and self.excluded.advice:
+                yield f"  or: {printable(self.excluded.advice)}"
         elif self.excluded is not None:
             yield "  no change of the container's environment adds it" + (
                 f": {printable(self.excluded.advice)}" if self.excluded.advice else ""
@@ -109,21 +122,34 @@ def answer(text: str, case: Case) -> Answer:
     except Refusal:
         gpus = ()
     subject = parse_subject(text, gpus)
-    parts = matching(subject, plan, gpus)
+    parts = _present(subject, plan, gpus)
     on_host: tuple[Candidate, ...] = ()
     if subject.kind == "library" and plan.decision == "inject":
         on_host = tuple(candidates(case.host.facts, subject.row))
     loading = _loading(subject, case)
     if isinstance(plan, Injection) and parts:
-        chain = (*before, *_chain(subject, plan, parts))
+        links = edits.chain(subject, case, plan, parts) if case.by_edits else None
+        chain = (*before, *(links or _chain(subject, plan, parts)))
         return Answer(text, subject.kind, chain, on_host, None, (), loading)
     if loading is not None and not loading.final.foreign:
         loading = None
-    excluded = exclusion(subject, case, plan, refusal)
-    if plan.decision == "skip" and case.edited_before:
+    if isinstance(plan, Injection) and case.by_edits:
+        excluded = edits.exclusion(subject, case, plan)
+    else:
+        excluded = exclusion(subject, case, plan, refusal)
+    if (plan.decision == "skip" and case.edited_before) or case.reads_config:
         return Answer(text, subject.kind, (), on_host, excluded, (), loading)
-    change = smallest_change(subject, case, lambda other: bool(matching(subject, other, gpus)))
+    change = smallest_change(subject, case, lambda other: bool(_present(subject, other, gpus)))
     return Answer(text, subject.kind, before, on_host, excluded, change, loading)
+
+
+def _present(subject: Subject, plan: Plan, gpus: tuple[Gpu, ...]) -> list[Action | tuple[str, str]]:
+    """Return the parts of a plan for the subject; none for links to a library that is not there,
+    which hooks of CDI edits make.
+    """
+    parts = matching(subject, plan, gpus)
+    mounted = any(isinstance(part, Bind) for part in parts)
+    return parts if mounted or subject.kind != "library" else []
 
 
 def _loading(subject: Subject, case: Case) -> Proof | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 
 from nvgraft.plan.actions import Plan
+from nvgraft.request.request import is_cdi_name
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.why.subject import Subject
 from nvgraft_specs import catalogue, names
@@ -63,7 +64,10 @@ def _devices(subject: Subject, case: Case) -> list[str]:
         if token not in {"all", "none", "void"}
     ]
     if subject.kind == "device" and not subject.name.startswith("/dev/"):
-        return [",".join([*requested, subject.name])]
+        # Devices of specifications are requested with those of their kind alone.
+        named = [token for token in requested if is_cdi_name(token)]
+        kind = f"{named[0].partition('=')[0]}=" if named else ""
+        return [",".join([*requested, f"{kind}{subject.name}"])]
     return ["all"]
 
 

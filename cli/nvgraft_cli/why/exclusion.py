@@ -16,6 +16,7 @@ from nvgraft.host.graphics_files import matches
 from nvgraft.host.libraries import rejection
 from nvgraft.plan.actions import Injection, Plan
 from nvgraft.plan.device_selection import select_devices
+from nvgraft_cli.case.cdi_requests import trouble
 from nvgraft_cli.case.planning import NO_GPUS, Case
 from nvgraft_cli.why.subject import Subject
 from nvgraft_specs import catalogue, graphics_files
@@ -107,13 +108,20 @@ _RUNTIME_CLASS = "set runtimeClassName in the pod to a class of NVIDIA's or nvgr
 
 def exclusion(subject: Subject, case: Case, plan: Plan, refusal: Refusal | None) -> Exclusion:
     """Return the first rule that keeps the subject out of the container of ``case``."""
+    named = None if isinstance(plan, Injection) else trouble(case)
     if refusal is not None:
+        if named is not None:
+            text = f"the container does not start: {refusal.text}: {named.cause}"
+            return Exclusion("refused", text, named.fix)
         return Exclusion("refused", f"the container does not start: {refusal.line()}")
     if not isinstance(plan, Injection):
         if case.edited_before:
             return Exclusion("not-recorded", plan.reason, "look into the mounts of config.json")
+        text = f"the container gets nothing: {plan.reason}"
+        if named is not None:
+            return Exclusion("nothing-requested", f"{text}: {named.cause}", named.fix)
         advice = _RUNTIME_CLASS if case.before_runtime else ""
-        return Exclusion("nothing-requested", f"the container gets nothing: {plan.reason}", advice)
+        return Exclusion("nothing-requested", text, advice)
     inventory = case.host.inventory
     if subject.kind == "capability":
         return _capability(subject, plan)

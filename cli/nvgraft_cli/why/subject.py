@@ -98,6 +98,11 @@ def matching(subject: Subject, plan: Plan, gpus: tuple[Gpu, ...]) -> list[Action
     return [*actions, *links]
 
 
+def device_paths(subject: Subject, gpus: tuple[Gpu, ...]) -> set[str]:
+    """Return the paths of the nodes of a device."""
+    return _device_identity(subject.name, gpus)[0]
+
+
 def _concerns(subject: Subject, action: Action, gpus: tuple[Gpu, ...]) -> bool:
     """Tell whether an action is about the subject itself."""
     if subject.kind == "capability":

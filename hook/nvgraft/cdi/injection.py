@@ -20,7 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from nvgraft.cdi.reader import Yaml
     from nvgraft.cdi.registry import Registry
 
 _ERROR = "failed to inject CDI devices: "
@@ -32,20 +31,22 @@ _TYPES = {stat.S_IFCHR: "c", stat.S_IFBLK: "b", stat.S_IFIFO: _FIFO}
 _UNBUFFERED = "u"
 
 
-def inject(
-    directories: Sequence[str], devices: Sequence[str], yaml: Yaml | None = None
-) -> Generated:
+def inject(directories: Sequence[str], devices: Sequence[str]) -> Generated:
     """Return the edits of devices of this host. A specification that users other than root can
     write is not used: it says which files of the host root mounts (SECURITY R13).
 
     :param directories: where specifications are looked for, the most important one last.
-    :param yaml: as for :func:`nvgraft.cdi.reader.read_specifications`.
     :raises Refusal: a device is in none of them, or is not what the host has at its place.
     """
-    return resolve(read_registry(directories, _open_specification, yaml), devices, os.lstat)
+    return resolve(read_registry(directories, open_specification), devices, os.lstat)
 
 
-def _open_specification(path: str) -> int:
+def open_specification(path: str) -> int:
+    """Open a specification that root alone can write.
+
+    :raises OSError: it cannot be opened.
+    :raises nvgraft.system.trusted.Untrusted: others can write it.
+    """
     return open_trusted_in(*paths.split(path))
 
 

@@ -81,7 +81,7 @@ def read_registry(
         paths.update((f"{directory.rstrip('/')}/{name}", priority) for name in names)
     found = read_specifications(paths, open_file, yaml)
     errors += [item for item in found if isinstance(item, SpecificationError)]
-    return _registry(
+    return registry_of(
         [(item, paths[item.path]) for item in found if isinstance(item, SpecificationFile)], errors
     )
 
@@ -103,9 +103,13 @@ def _names(directory: str, errors: list[SpecificationError]) -> list[str]:
     return names[:_FILES]
 
 
-def _registry(
+def registry_of(
     found: Sequence[tuple[SpecificationFile, int]], errors: Sequence[SpecificationError]
 ) -> Registry:
+    """Return the devices of specifications that were read.
+
+    :param found: each specification with the importance of its directory.
+    """
     devices: dict[str, RegisteredDevice] = {}
     hidden: list[tuple[str, str]] = []
     conflicts: dict[str, tuple[str, ...]] = {}

@@ -24,6 +24,7 @@ Rule = Literal[
     "another-architecture",
     "image",
     "not-in-catalogue",
+    "not-in-edits",
     "not-recorded",
 ]
 

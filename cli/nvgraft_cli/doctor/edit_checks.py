@@ -1,0 +1,75 @@
+"""Checks of the CDI edits that give a container its GPUs.
+
+The docstring of each check names the threads that reported the failure.
+"""
+
+import posixpath
+from collections.abc import Iterator
+
+from nvgraft.cdi import platform
+from nvgraft.plan.actions import UpdateLoaderCache
+from nvgraft.plan.edit_actions import RunHook
+from nvgraft_cli.case.cdi_requests import source_of_edits, to_make_again
+from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
+from nvgraft_cli.prove.opened import opened_libraries
+from nvgraft_specs import catalogue, names
+
+#: Nodes that CUDA needs beside those of the GPUs, and how it fails without them.
+_CONTROL = (
+    ("/dev/nvidiactl", "error 100 (no CUDA-capable device is detected)", "no CUDA-capable device"),
+    ("/dev/nvidia-uvm", "error 999 (unknown error)", "CUDA error: unknown error"),
+)
+
+
+def cdi_incomplete(patient: Patient) -> Iterator[Diagnosis]:
+    """Look for ``cdi-incomplete``: the CDI edits lack a part of the driver that the host has.
+
+    Reported in NVIDIA/nvidia-container-toolkit#50, #128, #944.
+    """
+    if not patient.by_edits:
+        raise NotChecked("the container gets its GPUs from the hook, not by CDI edits")
+    if patient.platform != platform.NVML:
+        raise NotChecked("the edits of this platform are of other files and nodes")
+    binds = patient.binds()
+    targets = {bind.target for bind in binds}
+    source, again = source_of_edits(patient.case), to_make_again(patient.case)
+    cause = "they were made before the driver was complete, changed by hand, or by another program"
+    nodes = {path for path in targets if path.startswith("/dev/nvidia")}
+    for path, error, phrase in _CONTROL if nodes else ():
+        if path not in nodes and patient.host_tree.lstat(path) is not None:
+            yield Diagnosis(
+                f"{source}: there is no device node {path}, which the host has",
+                cause,
+                again,
+                sentence=f"CUDA fails with {error} because {source} lacks {path}",
+                phrase=phrase,
+            )
+    _ = patient.rootfs
+    chosen = {
+        component.row.name: component.path for component in patient.host.inventory.files.libraries
+    }
+    rows = [row.name for row in catalogue.LIBRARIES]
+    for soname in opened_libraries(names.DEFAULT_CAPABILITIES):
+        row = next(row for row in rows if soname.startswith(f"{row}."))
+        proof = patient.proof(soname)
+        if proof.final.path or row not in chosen:
+            continue
+        phrase = f"{soname}: cannot open shared object file: No such file or directory"
+        mounted = [path for path in targets if posixpath.basename(path).startswith(f"{row}.")]
+        if not mounted:
+            yield Diagnosis(
+                f"{source}: {row} is not mounted, and the host has {chosen[row]}",
+                cause,
+                again,
+                phrase=phrase,
+            )
+        elif not any(isinstance(action, UpdateLoaderCache) for action in patient.injected.actions):
+            hooks = sum(isinstance(action, RunHook) for action in patient.injected.actions)
+            which = f"none of its {hooks} hooks" if hooks else "no hook"
+            yield Diagnosis(
+                f"{source}: {mounted[0]} is mounted, and {which} makes the link {soname} or writes "
+                "the loader cache (create-symlinks, update-ldcache)",
+                "the edits were made without these hooks (--disable-hook), or by another program",
+                again,
+                phrase=phrase,
+            )
