@@ -10,7 +10,7 @@ from bench.cases import Case, Outcome, Times
 from bench.measure import QUICK_SIZES
 from bench.node import REFERENCE, Hook, Node, Sample, find_reference, start
 from bench.phases import ORDER, PHASES
-from bench.report import Curve, Edits, Row, markdown_table, spread
+from bench.report import Curve, Edits, Limited, Row, markdown_table, spread
 from harness import CHECKOUT, Installed
 from nvgraft_specs import gallery
 
@@ -53,6 +53,8 @@ def test_a_short_run_shows_every_table(installed: Installed) -> None:
     )
     assert any(line.startswith("2 GPUs, mode jit-cdi ") for line in lines)
     assert any(line.startswith("plan from a loaded snapshot") for line in lines)
+    for name in ("program start to first ListAndWatch", "Allocate", "resident memory", "growth"):
+        assert any(line.startswith(name) and line[-1].isdigit() for line in lines)
 
 
 def test_every_phase_has_its_place_in_the_order() -> None:
@@ -177,6 +179,14 @@ def test_starts_by_edits_are_compared_as_wholes() -> None:
     assert cells[:2] == ["x", "1"]
     assert [cell.split()[0] for cell in cells[2:]] == ["10.0", "20.0", "0.50", "1.0x", "0.25"]
     assert Edits("x", ours).cells()[-3:] == ["", "", ""]
+
+
+def test_a_limit_is_exceeded_by_the_median() -> None:
+    """One slow round does not fail the bench; what has no limit never does."""
+    assert not Limited("x", [1.0, 2.0, 90.0], 2).exceeded
+    assert Limited("x", [1.0, 3.0, 90.0], 2).exceeded
+    assert not Limited("x", [90.0]).exceeded
+    assert Limited("x", [90.0], 1000).cells() == ["x", "90.00", "1,000"]
 
 
 def test_the_spread_is_of_the_inner_eight_tenths() -> None:

@@ -75,7 +75,9 @@ class Plugin:
     """Calls the methods of a device plugin."""
 
     def __init__(self, path: str) -> None:
-        self._channel = grpc.insecure_channel(f"unix://{path}")
+        # A connection of its own: channels share failures, and wait after them.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        self._channel = grpc.insecure_channel(f"unix://{path}", options)
 
     def __enter__(self) -> "Plugin":
         return self
@@ -90,10 +92,10 @@ class Plugin:
             response_deserializer=api.message(api.METHODS[name][1]).FromString,
         )
 
-    def lists(self) -> Iterator[dict[str, str]]:
-        """Yield id -> health of each list of ListAndWatch."""
+    def lists(self, patience: float = _PATIENCE) -> Iterator[dict[str, str]]:
+        """Yield id -> health of each list of ListAndWatch, for so many seconds."""
         watch = self._method("ListAndWatch", self._channel.unary_stream)
-        for response in watch(api.message("Empty")(), wait_for_ready=True):
+        for response in watch(api.message("Empty")(), timeout=patience, wait_for_ready=True):
             yield {device.ID: device.health for device in response.devices}
 
     def allocate(self, *ids: str) -> Any:

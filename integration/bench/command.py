@@ -80,4 +80,8 @@ def main() -> int:
             *(["--beside PREFIX"] if beside else []),
         ]
         show.write_page(CHECKOUT / "docs", figures, " ".join(words))
+    exceeded = [figure.name for figure in figures.plugin if figure.exceeded]
+    if exceeded and not options.quick:
+        print(f"bench: over the limit: {'; '.join(exceeded)}", file=sys.stderr)
+        return 1
     return 0

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from bench import hosts, image, planning
 from bench.cases import NOTHING, Case, Outcome
-from bench.report import STAND_IN, Curve, Edits, Row, Spread, spread
+from bench.report import STAND_IN, Curve, Edits, Limited, Row, Spread, spread
 
 #: What grows -> the sizes that are measured.
 SIZES = {
@@ -30,6 +30,8 @@ QUICK_SIZES = {
     "names": (0, 1_000),
     "mounts": (0, 100),
 }
+#: Allocates of the device plugin.
+ALLOCATIONS, QUICK_ALLOCATIONS = 10_000, 200
 #: Rounds for each point of a curve.
 CURVE_ROUNDS = 11
 
@@ -47,6 +49,7 @@ class Figures(NamedTuple):
     edits: list[Edits]
     #: (name, milliseconds, target) of plans made offline.
     offline: list[tuple[str, Spread, str]]
+    plugin: list[Limited]
     notes: list[str]
 
 
@@ -82,6 +85,7 @@ class Bench:
         ]
         edits = self._edits(["", rootfs] if rootfs else [""])
         offline = self._offline()
+        plugin = self._plugin()
         phases = [row.outcome for row in rows if row.outcome.phases]
         beside = (
             "the reference hook of this machine"
@@ -92,7 +96,7 @@ class Bench:
             f"to the reference: {beside}",
             f"programs shuffled in each round: --seed {self._seed}",
         ]
-        return Figures(rows, phases, curves, edits, offline, self._notes)
+        return Figures(rows, phases, curves, edits, offline, plugin, self._notes)
 
     def _real_image(self) -> str:
         """Return the directory of the real image; empty if there is none."""
@@ -221,6 +225,27 @@ class Bench:
         return [
             Edits(names.get(image, "2 GPUs, mode jit-cdi, real image"), **runs)
             for image, runs in answer.items()
+        ]
+
+    def _plugin(self) -> list[Limited]:
+        """Measure the device plugin on a node of eight GPUs."""
+        print("bench: 8 GPUs, device plugin", file=sys.stderr)
+        document = hosts.document(self._gallery, 8)
+        count = QUICK_ALLOCATIONS if self._quick else ALLOCATIONS
+        request = {"rounds": min(self._rounds, CURVE_ROUNDS), "allocations": count}
+        answer = self._on_node(document, "plugin", request)
+        starts, lists = zip(*answer["starts"], strict=True)
+        milliseconds = [seconds * 1e3 for seconds in answer["allocations"]["seconds"]]
+        preferred = [seconds * 1e3 for seconds in answer["preferences"]]
+        return [
+            Limited("program start to first ListAndWatch, ms", [s * 1e3 for s in starts], 1000),
+            Limited("of that, from its registration, ms", [s * 1e3 for s in lists]),
+            Limited("Allocate, ms", milliseconds, 5),
+            Limited(
+                "GetPreferredAllocation, 64 GPUs x 7 MIG devices x 10 shares, ms", preferred, 100
+            ),
+            Limited("resident memory, MB", [answer["allocations"]["megabytes"]], 75),
+            Limited(f"growth over {count:,} Allocates, MB", [answer["allocations"]["growth"]], 1),
         ]
 
     def _on_node(

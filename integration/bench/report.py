@@ -154,6 +154,27 @@ class Edits(NamedTuple):
         return [*cells, _ratio(walls, theirs).text(), "1.0x (aim 0.7x)", _ratio(*processor).text()]
 
 
+class Limited(NamedTuple):
+    """A figure of the device plugin, and what issue 17 allows: its median may not be greater."""
+
+    name: str
+    values: Sequence[float]
+    limit: float | None = None
+
+    @property
+    def exceeded(self) -> bool:
+        return self.limit is not None and spread(self.values).middle > self.limit
+
+    def cells(self) -> list[str]:
+        return [
+            self.name,
+            spread(self.values).text() if len(self.values) > 1 else f"{self.values[0]:.2f}",
+            "" if self.limit is None else f"{self.limit:,g}",
+        ]
+
+
+PLUGIN_HEADINGS = ["device plugin", "measured", "limit"]
+
 EDITS_HEADINGS = [
     "start by CDI edits",
     "hooks",

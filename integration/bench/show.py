@@ -12,6 +12,7 @@ from bench.report import (
     CURVE_HEADINGS,
     EDITS_HEADINGS,
     HEADINGS,
+    PLUGIN_HEADINGS,
     Curve,
     markdown_table,
     phase_cells,
@@ -55,6 +56,7 @@ def as_text(figures: Figures) -> str:
             chart.text_bars({name: bars[name] for name in _DRAWN}),
             text_table(CURVE_HEADINGS, _curve_cells(figures.curves)),
             text_table(_OFFLINE_HEADINGS, _offline_cells(figures)),
+            text_table(PLUGIN_HEADINGS, [figure.cells() for figure in figures.plugin]),
         ]
     )
 
@@ -91,6 +93,8 @@ def write_page(directory: Path, figures: Figures, command: str) -> None:
         markdown_table(CURVE_HEADINGS, _curve_cells(figures.curves)),
         "## Planning offline",
         markdown_table(_OFFLINE_HEADINGS, _offline_cells(figures)),
+        "## The device plugin",
+        markdown_table(PLUGIN_HEADINGS, [figure.cells() for figure in figures.plugin]),
     ]
     page.write_text("\n\n".join(parts) + "\n")
 
