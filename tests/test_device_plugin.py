@@ -13,7 +13,14 @@ import pytest
 from nvgraft_device_plugin import api, health
 from nvgraft_device_plugin.allocate import Allocator
 from nvgraft_device_plugin.configuration import Configuration, check, load
-from nvgraft_device_plugin.devices import Device, MigDevice, MigProfile, Node, NodeGpu
+from nvgraft_device_plugin.devices import (
+    UNKNOWN_PROFILE,
+    Device,
+    MigDevice,
+    MigProfile,
+    Node,
+    NodeGpu,
+)
 from nvgraft_device_plugin.errors import ConfigurationError, NodeError, RequestError
 from nvgraft_device_plugin.node import numa_node
 from nvgraft_device_plugin.preferred import choose
@@ -104,7 +111,8 @@ def test_lists_take_commas_and_may_be_repeated(words: list[str], strategies: set
         ([], "version: v2", "unknown version: v2"),
         ([], "a: [b", "yaml: unmarshal error: "),
         ([], "- a", "not a map of keys"),
-        ([], "a: &a [x]\nb: *a", "yaml: aliases"),
+        ([], "a: " + "[" * 100_000, "nested too deeply: more than 64 levels in line 1"),
+        ([], "flags: {}\nflags: {}", "duplicate member 'flags' in line 2, column 1"),
         ([], "flags: {migStrategy: [x]}", "flags.migStrategy: invalid value ['x']"),
         ([], "resources: {gpus: [{name: gpu}]}", "resources must have a 'pattern' field set"),
         ([], "sharing: {timeSlicing: {}}", "no resources specified"),
@@ -182,6 +190,14 @@ def test_a_compute_instance_that_is_smaller_than_its_instance_is_left_out() -> N
     assert "MIG profile '1c.3g.20gb' does not match any resource patterns" in divided.warnings[0]
 
 
+def test_a_mig_device_without_attributes_is_left_out() -> None:
+    """NVML may fail for one that is just being destroyed; the others are served."""
+    read = node(gpu(0, mig("a"), mig("b", 2, 0, UNKNOWN_PROFILE), enabled=True))
+    divided = divide(read, configured("--mig-strategy=mixed"))
+    assert [device.id for device in divided.resources[0].devices] == ["MIG-a"]
+    assert "the profile of MIG device MIG-b is not known" in divided.warnings[0]
+
+
 def test_single_makes_one_kind_of_all() -> None:
     """MIG devices are GPUs to pods; a MIG GPU without devices is left out with a warning."""
     read = node(
@@ -235,6 +251,14 @@ def test_shares() -> None:
     assert names(node(gpu(0)), file=file) == {"nvidia.com/gpu.shared": ["GPU-0::0", "GPU-0::1"]}
     file = "sharing: {timeSlicing: {resources: [{name: other, replicas: 2}]}}"
     assert names(node(gpu(0)), file=file) == {"nvidia.com/gpu": ["GPU-0"]}
+
+
+def test_more_shares_than_a_kubelet_can_be_told_of() -> None:
+    """A typing error in the number of replicas does not fill the memory."""
+    for count in (25_001, 10**30):
+        file = f"sharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: {count}}}]}}}}"
+        with pytest.raises(NodeError, match=f"2 devices with {count} .* [|] write fewer replicas"):
+            divide(node(gpu(0), gpu(1)), configured(file=file))
 
 
 @pytest.mark.parametrize(
@@ -554,6 +578,22 @@ def test_what_an_event_concerns(instances: tuple[int, int] | None, concerned: li
     ]
     change = health.Change(frozenset({"GPU-1"}), instances, "Xid 48")
     assert [device.id for device in devices if change.concerns(device)] == concerned
+
+
+def test_a_driver_without_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The devices are served without health checks, and nothing is said to hang."""
+
+    def fail() -> None:
+        raise pynvml.NVMLError_NotSupported
+
+    warnings: list[str] = []
+    monkeypatch.setattr(pynvml, "nvmlEventSetCreate", fail)
+    monkeypatch.setattr(health, "SILENCE", -1.0)
+    watcher = health.EventWatcher(["GPU-1"], health.watched_xids({})[0], print, warnings.append)
+    assert "no answer for" in watcher.failure
+    watcher.run()
+    assert watcher.failure == ""
+    assert warnings[0].startswith("no health checks: NVML makes no event set: Not Supported | ")
 
 
 def test_a_gpu_that_answers_again_is_healthy(monkeypatch: pytest.MonkeyPatch) -> None:

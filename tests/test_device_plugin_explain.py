@@ -104,13 +104,26 @@ def test_a_node_that_works(explained: Explain, kubelet: str) -> None:
     ]
 
 
-def test_no_driver(explained: Explain, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The kernel module is the first link; nothing behind it is looked at."""
+@pytest.mark.parametrize("loads", [True, False])
+def test_no_driver(
+    loads: bool, explained: Explain, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The kernel module is the first link, whatever the container has of the driver's files."""
     monkeypatch.setattr(explain, "_MODULE", str(tmp_path / "none"))
-    lines = explained(Machine(two), code=1)
+    machine = Machine(two, fails("nvml init failed: Driver Not Loaded"))
+    machine.loads = loads
+    lines = explained(machine, code=1)
     assert lines[1].startswith("driver broken the nvidia module is not loaded")
     assert "modprobe nvidia" in lines[2] and "node selector" in lines[2]
     assert len(lines) == 4
+
+
+def test_a_container_that_does_not_see_the_module(
+    explained: Explain, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where NVML answers, nothing is broken."""
+    monkeypatch.setattr(explain, "_MODULE", str(tmp_path / "none"))
+    assert explained(Machine(two), code=0)[1] == "NVML ok driver 550.54.15, CUDA 12.4"
 
 
 def test_no_library(explained: Explain) -> None:
@@ -226,9 +239,7 @@ def test_mps_that_is_not_ready(explained: Explain, monkeypatch: pytest.MonkeyPat
     file = "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}"
     monkeypatch.setattr(mps, "ask", lambda name, root, _: f"{name} {root}")
     lines = explained(Machine(two), "--mps-root=/r", file=file, code=0)
-    answer = (
-        "MPS ok the control daemon of nvidia.com/gpu answers: nvidia.com/gpu /r % of the threads"
-    )
+    answer = "MPS ok the control daemon of nvidia.com/gpu answers: nvidia.com/gpu /r"
     assert lines[5] == answer
 
     def fail(*_: object) -> str:

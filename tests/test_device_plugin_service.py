@@ -627,6 +627,16 @@ def test_a_signal_ends_the_process(directory: str) -> None:
     assert all(line["level"] and line["timestamp"] for line in lines)
 
 
+def test_a_line_of_the_log_stays_one_line(directory: str) -> None:
+    """What a config file or NVML says cannot change how a terminal shows the log."""
+    file = Path(directory, "config.yaml")
+    file.write_text('version: "v1\\n\\e[31m"')
+    with process(f"--host={HOST}", f"--config-file={file}") as child:
+        _, said = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 1
+    assert "unknown version: v1\\x0a\\x1b[31m | write version: v1" in said.splitlines()[-1]
+
+
 @in_loop
 async def test_an_end_leaves_no_thread(directory: str) -> None:
     """Threads that ask NVML end with the plugin."""

@@ -148,6 +148,11 @@ def gpu_specification(host: Host, facts: CdiFacts | None, configuration: Configu
         discovered = discover(host, OFFLINE_PATH, facts)
     except Refusal as error:
         raise NodeError(f"unable to create cdi spec file: {error.text}") from error
+    if not discovered.devices:
+        raise NodeError(
+            "unable to create cdi spec file: invalid spec, no devices: no GPU has its node below"
+            f" {configuration.text('driver-root-ctr-path')} | mount the driver root with its /dev"
+        )
     program = HookProgram(configuration.text("nvidia-cdi-hook-path"))
     disabled = set(configuration.words("cdi-disable-hooks"))
     by_index = configuration.text("device-id-strategy") == "index"

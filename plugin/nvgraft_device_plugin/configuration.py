@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pydantic
-import yaml
 
 from nvgraft_device_plugin.errors import ConfigurationError
+from nvgraft_specs.documents import DocumentError
+from nvgraft_specs.yaml_text import load_yaml
 
 VENDOR_PREFIX = "nvidia.com/"
 GPU_RESOURCE = "nvidia.com/gpu"
@@ -554,12 +555,9 @@ def _read(path: str) -> bytes:
 def _parse_file(data: bytes, path: str) -> _File:
     start = f"unable to load config: {path}: "
     try:
-        # A list of aliases is no configuration: what grows is refused before it is followed.
-        if b"&" in data and b"*" in data:
-            raise ConfigurationError(f"{start}yaml: aliases | write the values out")
-        document = yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        cause = " ".join(str(error).split())
+        document = load_yaml(data, path)
+    except DocumentError as error:
+        cause = error.cause.removeprefix("not YAML: ")
         raise ConfigurationError(
             f"{start}yaml: unmarshal error: {cause} | correct the YAML"
         ) from error

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 import grpc
 from prometheus_client.parser import text_string_to_metric_families
 
+from nvgraft.base.errors import printable
 from nvgraft_device_plugin import api, configuration, mps, node, resources
 from nvgraft_device_plugin.cdi_files import DIRECTORY as CDI_DIRECTORY
 from nvgraft_device_plugin.configuration import Configuration
@@ -67,26 +68,29 @@ def chain(words: Sequence[str], environ: Mapping[str, str]) -> Iterator[Link]:
         yield Link("platform", f"{kind}: NVML is not asked")
         yield from _served(given, Node(kind))
         return
-    if source.watched:
-        driver = _driver()
-        yield driver
-        if driver.fix:
-            return
+    driver = [_driver()] if source.watched else []
+    broken = [link for link in driver if link.fix]
     if not source.loads:
-        yield Link(
-            "NVML",
-            f"{node.NVML_SONAME} cannot be loaded, neither below {root} nor by its name",
-            node.remedy("LIBRARY_NOT_FOUND"),
-        )
+        yield from driver
+        if not broken:
+            yield Link(
+                "NVML",
+                f"{node.NVML_SONAME} cannot be loaded, neither below {root} nor by its name",
+                node.remedy("LIBRARY_NOT_FOUND"),
+            )
         return
+    failure = None
     try:
         read = _within(_NVML_PATIENCE, lambda: _read(source))
     except TimeoutError:
-        yield Link("NVML", f"no answer for {_NVML_PATIENCE:.0f} s", node.HANG_FIX)
-        return
+        failure = Link("NVML", f"no answer for {_NVML_PATIENCE:.0f} s", node.HANG_FIX)
     except node.NvmlError as error:
-        yield Link("NVML", str(error), node.remedy(str(error)))
+        failure = Link("NVML", str(error), node.remedy(str(error)))
+    if failure is not None:
+        yield from broken or (*driver, failure)
         return
+    # A container of a simulated node has another /proc, and a working NVML.
+    yield from [link for link in driver if not link.fix]
     yield Link("NVML", f"driver {read.driver}, CUDA {read.cuda}")
     yield from _devices(read, _missing(read) if source.watched else "")
     if read.gpus:
@@ -249,7 +253,7 @@ def _mps(name: str, given: Configuration) -> Link:
         share = mps.ask(name, given.text("mps-root"), os.environ)
     except NodeError as error:
         return _from_error("MPS", error)
-    return Link("MPS", f"the control daemon of {name} answers: {share} % of the threads")
+    return Link("MPS", f"the control daemon of {name} answers: {share}")
 
 
 def _writable(directory: str) -> bool:
@@ -375,7 +379,7 @@ def text(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, int]:
     broken = False
     for link in chain(words, environ):
         mark = "ok" if not link.fix else "broken" if link.broken else "warning"
-        lines.append(f"{link.name:<14} {mark:<8} {link.found}")
+        lines.append(f"{link.name:<14} {mark:<8} {printable(link.found)}")
         if link.fix:
             broken = broken or link.broken
             lines.append(f"{'':<23} fix: {link.fix}")

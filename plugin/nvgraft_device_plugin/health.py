@@ -1,6 +1,7 @@
 """Health: NVML's events of the node's GPUs, which devices they make unhealthy, and the way back."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -128,7 +129,11 @@ class EventWatcher:
         try:
             events = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError as error:
-            self._warn(f"no health checks: NVML makes no event set: {error}")
+            self._answered = math.inf  # nothing is waited for
+            self._warn(
+                f"no health checks: NVML makes no event set: {error} | run nvidia-smi on the node;"
+                " start this container again when it works"
+            )
             return
         try:
             for uuid in self._gpus:

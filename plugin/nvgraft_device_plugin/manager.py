@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from nvgraft.base.errors import printable
 from nvgraft_device_plugin import cdi_files, configuration, mps, node, resources
 from nvgraft_device_plugin.allocate import Allocator
 from nvgraft_device_plugin.apart import apart
@@ -190,8 +191,9 @@ class Manager:
         try:
             bound = await self.endpoint.start(*address)
         except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
             self._log.warning(
-                f"no metrics and no liveness at {config.text('metrics-address')}: {error.strerror}"
+                f"no metrics and no liveness at {config.text('metrics-address')}: {reason}"
                 " | choose another --metrics-address, or off"
             )
             return
@@ -378,11 +380,12 @@ class _OneLine(logging.Handler):
 def configure_log(*, json_lines: bool) -> None:
     """Log to stderr, as text or as one JSON object for each line."""
     logging.basicConfig(handlers=[_OneLine()], level=logging.WARNING, force=True)
-    renderer: Any = (
-        structlog.processors.JSONRenderer()
-        if json_lines
-        else structlog.dev.ConsoleRenderer(colors=False)
-    )
+    text = structlog.dev.ConsoleRenderer(colors=False)
+
+    def one_line(logger: Any, name: str, event: Any) -> str:
+        return printable(text(logger, name, event))
+
+    renderer = structlog.processors.JSONRenderer() if json_lines else one_line
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -18,6 +18,10 @@ from nvgraft_device_plugin.errors import NodeError
 
 _TEGRA, _WSL = "tegra", "all"
 
+#: Shares of one resource: the kubelet accepts lists of 4 MiB (gRPC's limit), and a share of a MIG
+#: device takes some 70 bytes.
+_SHARES_LIMIT = 50_000
+
 
 class Resource(NamedTuple):
     """A resource with its devices. ``shares`` is 0 if they are not shared."""
@@ -72,7 +76,11 @@ def _mig_devices(gpu: NodeGpu, node: Node) -> list[Device]:
             mig_device(gpu, position, node.mig_minors) for position in range(len(gpu.mig_devices))
         ]
     except MissingCapability as error:
-        raise NodeError(f"error building device map: {error}") from error
+        raise NodeError(
+            f"error building device map: {error} | look into"
+            " /proc/driver/nvidia-caps/mig-minors on the node: the driver names the nodes of MIG"
+            " devices there"
+        ) from error
 
 
 def _single(node: Node, warnings: list[str]) -> list[Device]:
@@ -110,10 +118,11 @@ def _mixed(node: Node, warnings: list[str]) -> dict[str, list[Device]]:
             warnings.append(f"device {gpu.index} has no MIG devices configured")
         for device, mig in zip(_mig_devices(gpu, node), gpu.mig_devices, strict=True):
             if mig.profile == UNKNOWN_PROFILE:
-                raise NodeError(
-                    f"the profile of MIG device {device.uuid} was not recorded | write it as"
-                    " `profile` of the MIG device into the document of the host"
+                warnings.append(
+                    f"the profile of MIG device {device.uuid} is not known (NVML does not say it,"
+                    " or the host document has no `profile`): it is left out"
                 )
+                continue
             profile = mig.profile.name(gpu.memory)
             if mig.profile.compute_slices != mig.profile.gpu_slices:
                 warnings.append(
@@ -135,5 +144,10 @@ def _shared(
         return Resource(name, tuple(devices))
     if configuration.mps and any(device.instances for device in devices):
         raise NodeError("sharing using MPS is not supported for MIG devices")
+    if len(devices) * wanted.replicas > _SHARES_LIMIT:
+        raise NodeError(
+            f"{name}: {len(devices)} devices with {wanted.replicas} replicas each are more than the"
+            f" {_SHARES_LIMIT:,} shares that the kubelet can be told of | write fewer replicas"
+        )
     shares = tuple(share for device in devices for share in device.shares(wanted.replicas))
     return Resource(f"{name}.shared" if sharing.renameByDefault else name, shares, wanted.replicas)
