@@ -580,6 +580,38 @@ def test_what_an_event_concerns(instances: tuple[int, int] | None, concerned: li
     assert [device.id for device in devices if change.concerns(device)] == concerned
 
 
+def test_a_gpu_that_cannot_be_watched_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not called healthy before its events can be had."""
+    changes: list[health.Change] = []
+    outcomes = [True, False, False]
+    waits: list[None] = []
+    watcher = health.EventWatcher(
+        ["GPU-1"], health.watched_xids({})[0], changes.append, print, probe_after=1e-9
+    )
+
+    def register(*_: object) -> None:
+        if outcomes.pop():
+            return
+        raise pynvml.NVMLError_Unknown
+
+    def wait(_events: object, _milliseconds: int) -> Any:
+        waits.append(None)
+        if len(waits) == 4:
+            watcher.stop()
+        raise pynvml.NVMLError_Timeout
+
+    monkeypatch.setattr(pynvml, "nvmlEventSetCreate", object)
+    monkeypatch.setattr(pynvml, "nvmlEventSetFree", lambda _: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetSupportedEventTypes", lambda _: 11)
+    monkeypatch.setattr(pynvml, "nvmlDeviceRegisterEvents", register)
+    monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", wait)
+    monkeypatch.setattr(health, "_answers", lambda _: True)
+    watcher.run()
+    ill = "NVML cannot watch it: Unknown Error"
+    assert [change.reason for change in changes] == [ill, ill, ""]
+
+
 def test_a_driver_without_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """The devices are served without health checks, and nothing is said to hang."""
 

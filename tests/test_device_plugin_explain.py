@@ -1,5 +1,6 @@
 """``nvgraft-device-plugin explain``: the first broken link, its cause and the next step."""
 
+import http.client
 import os
 import socket
 import threading
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nvgraft_device_plugin import explain, mps
+from nvgraft_device_plugin.configuration import load
 from nvgraft_device_plugin.devices import Node
 from nvgraft_device_plugin.errors import NodeError
 from nvgraft_device_plugin.node import NvmlError
@@ -59,6 +61,7 @@ def explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kubelet: str) -> 
     monkeypatch.setattr(explain, "_MODULE", str(version))
     monkeypatch.setattr(explain, "_GPUS", str(tmp_path / "gpus"))
     monkeypatch.setattr(explain, "_connect", lambda _path: None)
+    monkeypatch.setattr(explain, "_told", lambda *_: [])
 
     def run(
         machine: Machine, *words: str, code: int, file: str = "", socket_: str = kubelet
@@ -310,8 +313,40 @@ def test_what_the_plugin_lists(
     """A plugin that runs is asked, and unhealthy devices have their reason."""
     (tmp_path / "nvidia-gpu.sock").touch()
     monkeypatch.setattr(explain, "_listed", lambda _path: listed)
-    monkeypatch.setattr(explain, "_reasons", lambda _given: {"GPU-1": "Xid 79"})
+    told = {"device": "GPU-1", "reason": "Xid 79"}
+    monkeypatch.setattr(explain, "_told", lambda _given, _metric: [told])
     assert explained(Machine(two), code=code)[6] == f"plugin {line}"
+
+
+def test_a_plugin_that_waits(explained: Explain, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs, and tells in its metrics why it is not registered."""
+    told = [{"reason": "could not register: the name is taken | see the kubelet's log"}]
+    monkeypatch.setattr(explain, "_told", lambda _given, metric: told * ("waiting" in metric))
+    lines = explained(Machine(two), code=1)
+    refused = "nvidia.com/gpu is not registered: could not register: the name is taken"
+    assert lines[6:8] == [f"plugin broken {refused}", "fix: see the kubelet's log"]
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"\xff\r\n\r\n", b"HTTP/1.1 404 No\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n\xff{"]
+)
+def test_another_program_at_the_address_of_the_metrics(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no answer of the plugin tells nothing. No proxy is asked for this machine."""
+    monkeypatch.setenv("http_proxy", "http://192.0.2.1:1")
+    ours, theirs = socket.socketpair()
+
+    def connect(connection: http.client.HTTPConnection) -> None:
+        assert (connection.host, connection.port) == ("127.0.0.1", 9402)
+        connection.sock = ours
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", connect)
+    with ours, theirs:
+        theirs.sendall(answer)
+        theirs.shutdown(socket.SHUT_WR)
+        assert explain._told(load([], {}), "nvgraft_device_plugin_waiting_info") == []
+        assert theirs.recv(4096).startswith(b"GET /metrics ")
 
 
 def test_a_board_without_nvml(explained: Explain) -> None:

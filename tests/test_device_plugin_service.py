@@ -331,8 +331,11 @@ async def test_a_kubelet_that_refuses(directory: str, monkeypatch: pytest.Monkey
         async with running(directory) as plugin:
             told = await plugin.says("could not register", times=2)
             assert "the name is taken | see the kubelet's log" in told["event"]
+            waiting = 'waiting_info{reason="could not register nvidia.com/gpu with the kubelet at'
+            assert waiting in plugin.get("/metrics")[1]
             kubelet.refusal = ""
             await asyncio.to_thread(kubelet.wait_for, 1)
+            await until(lambda: "waiting_info{" not in plugin.get("/metrics")[1])
         assert os.listdir(directory) == ["kubelet.sock"]
 
 

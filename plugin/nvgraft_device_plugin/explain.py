@@ -3,11 +3,11 @@ that is broken. It answers why a node advertises no GPU.
 """
 
 import glob
+import http.client
 import os
 import socket
 import stat
 import threading
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -21,7 +21,7 @@ from nvgraft_device_plugin.cdi_files import DIRECTORY as CDI_DIRECTORY
 from nvgraft_device_plugin.configuration import Configuration
 from nvgraft_device_plugin.devices import Node
 from nvgraft_device_plugin.errors import ConfigurationError, NodeError
-from nvgraft_device_plugin.metrics import UNHEALTHY
+from nvgraft_device_plugin.metrics import UNHEALTHY, WAITING
 from nvgraft_device_plugin.resources import Resource
 from nvgraft_device_plugin.source import Source, open_source
 
@@ -313,6 +313,11 @@ def _advertised(resource: Resource, directory: str, given: Configuration) -> Lin
     path = os.path.join(directory, resource.endpoint)
     listed = _listed(path) if os.path.exists(path) else None
     if listed is None:
+        for told in _told(given, WAITING):
+            found, _, fix = told["reason"].partition(" | ")
+            return Link(
+                "plugin", f"{resource.name} is not registered: {found}", fix or "see its log"
+            )
         return Link(
             "plugin",
             f"nobody serves {resource.name}: nvgraft-device-plugin does not run, or waits",
@@ -323,7 +328,7 @@ def _advertised(resource: Resource, directory: str, given: Configuration) -> Lin
     found = f"{resource.name}: {len(listed)} listed"
     if not ill:
         return Link("plugin", f"{found}, all healthy")
-    reasons = _reasons(given)
+    reasons = {told["device"]: told["reason"] for told in _told(given, UNHEALTHY)}
     described = [f"{name} ({reasons[name]})" if name in reasons else name for name in ill[:8]]
     more = f" and {len(ill) - 8} more" if len(ill) > 8 else ""
     return Link(
@@ -352,25 +357,24 @@ def _listed(path: str) -> dict[str, str] | None:
     return {device.ID: device.health for device in first.devices}
 
 
-def _reasons(given: Configuration) -> dict[str, str]:
-    """Return unhealthy device -> reason, as the metrics of a running plugin say it."""
+def _told(given: Configuration, metric: str) -> list[dict[str, str]]:
+    """Return the labels of each sample of a metric of a running plugin; none without an answer."""
     address = given.metrics_address
     if address is None:
-        return {}
+        return []
     host = f"[{address[0]}]" if ":" in address[0] else address[0] or "127.0.0.1"
     try:
-        with urllib.request.urlopen(
-            f"http://{host}:{address[1]}/metrics", timeout=_PATIENCE
-        ) as got:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with direct.open(f"http://{host}:{address[1]}/metrics", timeout=_PATIENCE) as got:
             text = got.read(1 << 20).decode("utf-8", "replace")
-        return {
-            sample.labels["device"]: sample.labels["reason"]
+        return [
+            sample.labels
             for family in text_string_to_metric_families(text)
             for sample in family.samples
-            if sample.name == UNHEALTHY
-        }
-    except (OSError, ValueError, KeyError, urllib.error.URLError):
-        return {}
+            if sample.name == metric
+        ]
+    except (OSError, ValueError, KeyError, http.client.HTTPException):
+        return []
 
 
 def text(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, int]:

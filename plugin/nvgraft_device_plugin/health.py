@@ -110,6 +110,7 @@ class EventWatcher:
         self._xid = xid
         self._probe_after = probe_after
         self._ill: dict[str, float] = {}
+        self._unwatched: set[str] = set()
         self._stopped = False
         self._failure = ""
         self._answered = time.monotonic()
@@ -140,13 +141,14 @@ class EventWatcher:
                 self._register(uuid, events)
             while not self._stopped:
                 self._wait(events)
-                self._probe()
+                self._probe(events)
                 self._answered = time.monotonic()
         finally:
             with contextlib.suppress(pynvml.NVMLError):
                 pynvml.nvmlEventSetFree(events)
 
     def _register(self, uuid: str, events: object) -> None:
+        """Ask for a GPU's events. One whose events cannot be had is unhealthy."""
         wanted = (
             pynvml.nvmlEventTypeXidCriticalError
             | pynvml.nvmlEventTypeDoubleBitEccError
@@ -156,9 +158,11 @@ class EventWatcher:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             supported = pynvml.nvmlDeviceGetSupportedEventTypes(handle)
             pynvml.nvmlDeviceRegisterEvents(handle, wanted & supported, events)
+            self._unwatched.discard(uuid)
         except pynvml.NVMLError_NotSupported:
             self._warn(f"Device {uuid} is too old to support healthchecking.")
         except pynvml.NVMLError as error:
+            self._unwatched.add(uuid)
             self._mark(frozenset({uuid}), None, f"NVML cannot watch it: {error}")
 
     def _wait(self, events: object) -> None:
@@ -187,7 +191,7 @@ class EventWatcher:
         if not self._stopped:
             self._changed(Change(gpus or frozenset(self._gpus), instances, reason))
 
-    def _probe(self) -> None:
+    def _probe(self, events: object) -> None:
         """Ask GPUs that have been unhealthy for some time; those that answer are healthy."""
         if not self._probe_after:
             return
@@ -196,7 +200,9 @@ class EventWatcher:
             if now - since < self._probe_after:
                 continue
             self._ill[uuid] = now
-            if not self._stopped and _answers(uuid):
+            if uuid in self._unwatched:
+                self._register(uuid, events)
+            if not self._stopped and uuid not in self._unwatched and _answers(uuid):
                 del self._ill[uuid]
                 self._changed(Change(frozenset({uuid}), None, ""))
 

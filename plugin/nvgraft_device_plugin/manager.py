@@ -85,6 +85,7 @@ class Manager:
                 except NodeError as error:
                     await self._end_servers()
                     self._log.error(str(error), again_in_seconds=_AGAIN)
+                    self._metrics.waiting = str(error)
                     if self._registered:
                         self._liveness.fail("kubelet", str(error))
                     wait = _AGAIN
@@ -176,6 +177,7 @@ class Manager:
                 )
                 self._registered = True
         self._liveness.mend("kubelet")
+        self._metrics.waiting = ""
         if source.watched:
             self._watch_health(read, config)
 

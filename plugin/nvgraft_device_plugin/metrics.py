@@ -13,6 +13,8 @@ from nvgraft import __version__
 _START = "nvgraft_device_plugin"
 #: The metric that has the reason of each unhealthy device.
 UNHEALTHY = f"{_START}_unhealthy_info"
+#: The metric that says why nothing is registered.
+WAITING = f"{_START}_waiting_info"
 
 #: Seconds for one request, its bytes, and connections at the same time.
 _PATIENCE = 5.0
@@ -32,6 +34,8 @@ class Metrics:
         info = Gauge(f"{_START}_info", "The version, as a label.", ["version"], registry=registry)
         info.labels(__version__).set(1)
         self._states: dict[str, tuple[int, Mapping[str, str]]] = {}
+        #: Why nothing is registered until the next try; empty while all is well.
+        self.waiting = ""
         registry.register(self)
         self.allocations = Counter(
             f"{_START}_allocations",
@@ -77,7 +81,7 @@ class Metrics:
         self._states.clear()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield what is known of devices, for prometheus_client."""
+        """Yield what is known of devices and their registration, for prometheus_client."""
         listed = GaugeMetricFamily(
             f"{_START}_devices",
             "Devices that are listed to the kubelet.",
@@ -93,7 +97,12 @@ class Metrics:
             listed.add_metric([resource, "unhealthy"], len(ill))
             for device, reason in ill.items():
                 unhealthy.add_metric([resource, device, reason], 1)
-        yield from (listed, unhealthy)
+        waiting = GaugeMetricFamily(
+            WAITING, "1 while nothing is registered, with the reason.", labels=["reason"]
+        )
+        if self.waiting:
+            waiting.add_metric([self.waiting], 1)
+        yield from (listed, unhealthy, waiting)
 
 
 class Liveness:
