@@ -11,10 +11,10 @@ import pynvml
 import pytest
 
 from nvgraft_device_plugin import api, health
+from nvgraft_device_plugin import node as live
 from nvgraft_device_plugin.allocate import Allocator
 from nvgraft_device_plugin.configuration import Configuration, check, load
 from nvgraft_device_plugin.devices import (
-    UNKNOWN_PROFILE,
     Device,
     MigDevice,
     MigProfile,
@@ -188,14 +188,6 @@ def test_a_compute_instance_that_is_smaller_than_its_instance_is_left_out() -> N
     )
     assert [resource.name for resource in divided.resources] == ["nvidia.com/gpu"]
     assert "MIG profile '1c.3g.20gb' does not match any resource patterns" in divided.warnings[0]
-
-
-def test_a_mig_device_without_attributes_is_left_out() -> None:
-    """NVML may fail for one that is just being destroyed; the others are served."""
-    read = node(gpu(0, mig("a"), mig("b", 2, 0, UNKNOWN_PROFILE), enabled=True))
-    divided = divide(read, configured("--mig-strategy=mixed"))
-    assert [device.id for device in divided.resources[0].devices] == ["MIG-a"]
-    assert "the profile of MIG device MIG-b is not known" in divided.warnings[0]
 
 
 def test_single_makes_one_kind_of_all() -> None:
@@ -665,6 +657,32 @@ def test_a_gpu_that_answers_again_is_healthy(monkeypatch: pytest.MonkeyPatch) ->
         (["GPU-1"], "Xid 79"),
         (["GPU-1"], ""),
     ]
+
+
+def test_a_mig_device_without_attributes_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML may fail for one that is just being destroyed; the others are served."""
+    facts = SimpleNamespace(
+        gpuInstanceSliceCount=1, computeInstanceSliceCount=1, memorySizeMB=4864, multiprocessorCount=14,
+        sharedCopyEngineCount=1, sharedDecoderCount=0, sharedEncoderCount=0, sharedJpegCount=0, sharedOfaCount=0,
+    )  # fmt: skip
+
+    def attributes(device: int) -> object:
+        if device == 1:
+            raise pynvml.NVMLError_NotFound
+        return facts
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMaxMigDeviceCount", lambda _: 3)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", lambda _, place: place)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", lambda device: f"MIG-{device}")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetGpuInstanceId", lambda device: device + 7)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeInstanceId", lambda _: 0)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetAttributes_v2", attributes)
+    monkeypatch.setattr(pynvml, "nvmlErrorString", lambda _: b"Not Found")
+    monkeypatch.setattr(live, "_suffix", lambda *_: "")
+    faults: list[str] = []
+    found = list(live._mig_devices(object(), "GPU 0", faults))
+    assert [device.uuid for device in found] == ["MIG-0", "MIG-2"]
+    assert faults == ["GPU 0: MIG device 1: Not Found"]
 
 
 @pytest.mark.parametrize(("text", "number"), [("1\n", 1), ("0\n", 0), ("-1\n", None), ("x", None)])

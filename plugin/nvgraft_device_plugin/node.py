@@ -13,7 +13,6 @@ from nvgraft.host.inventory import read_mig_minors
 from nvgraft_device_plugin.devices import (
     LEVEL_SCORES,
     NVLINK_SCORE,
-    UNKNOWN_PROFILE,
     MigDevice,
     MigProfile,
     Node,
@@ -175,11 +174,12 @@ def read_node() -> Node:
     try:
         cuda = pynvml.nvmlSystemGetCudaDriverVersion()
         handles: dict[int, object] = {}
-        found, faults = [], []
+        found: list[NodeGpu] = []
+        faults: list[str] = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 handles[index] = pynvml.nvmlDeviceGetHandleByIndex(index)
-                found.append(_gpu(index, handles[index]))
+                found.append(_gpu(index, handles[index], faults))
             except pynvml.NVMLError as error:
                 faults.append(f"GPU {index}: {_words(error)}")
         gpus = tuple(found)
@@ -196,7 +196,7 @@ def read_node() -> Node:
         raise NvmlError(f"nvml: {_words(error)}") from error
 
 
-def _gpu(index: int, handle: object) -> NodeGpu:
+def _gpu(index: int, handle: object, faults: list[str]) -> NodeGpu:
     bus_id = _text(pynvml.nvmlDeviceGetPciInfo(handle).busId)
     major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
     modes = _ask(pynvml.nvmlDeviceGetMigMode, handle)
@@ -212,7 +212,7 @@ def _gpu(index: int, handle: object) -> NodeGpu:
         memory=_memory(handle),
         numa_node=numa_node(bus_id),
         mig_enabled=enabled,
-        mig_devices=tuple(_mig_devices(handle)) if enabled else (),
+        mig_devices=tuple(_mig_devices(handle, f"GPU {index}", faults)) if enabled else (),
         pci_class=_pci_class(bus_id),
         clique=_clique(handle),
         virtual=_ask(pynvml.nvmlDeviceGetVirtualizationMode, handle)
@@ -235,24 +235,28 @@ def _clique(handle: object) -> str:
     return f"{cluster}.{facts.cliqueId}" if attached and cluster.int else ""
 
 
-def _mig_devices(handle: object) -> Iterator[MigDevice]:
+def _mig_devices(handle: object, gpu: str, faults: list[str]) -> Iterator[MigDevice]:
+    """Yield the MIG devices of a GPU. One that NVML does not describe is a fault: somebody may be
+    destroying it.
+    """
     for position in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         device = _ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, position)
         if device is None:
             continue
-        instance = pynvml.nvmlDeviceGetGpuInstanceId(device)
-        yield MigDevice(
-            _text(pynvml.nvmlDeviceGetUUID(device)),
-            instance,
-            pynvml.nvmlDeviceGetComputeInstanceId(device),
-            _mig_profile(handle, device, instance),
-        )
+        try:
+            instance = pynvml.nvmlDeviceGetGpuInstanceId(device)
+            yield MigDevice(
+                _text(pynvml.nvmlDeviceGetUUID(device)),
+                instance,
+                pynvml.nvmlDeviceGetComputeInstanceId(device),
+                _mig_profile(handle, device, instance),
+            )
+        except pynvml.NVMLError as error:
+            faults.append(f"{gpu}: MIG device {position}: {_words(error)}")
 
 
 def _mig_profile(handle: object, device: object, instance: int) -> MigProfile:
-    facts = _ask(pynvml.nvmlDeviceGetAttributes_v2, device)
-    if facts is None:
-        return UNKNOWN_PROFILE
+    facts = pynvml.nvmlDeviceGetAttributes_v2(device)
     return MigProfile(
         facts.gpuInstanceSliceCount,
         facts.computeInstanceSliceCount,

@@ -118,11 +118,10 @@ def _mixed(node: Node, warnings: list[str]) -> dict[str, list[Device]]:
             warnings.append(f"device {gpu.index} has no MIG devices configured")
         for device, mig in zip(_mig_devices(gpu, node), gpu.mig_devices, strict=True):
             if mig.profile == UNKNOWN_PROFILE:
-                warnings.append(
-                    f"the profile of MIG device {device.uuid} is not known (NVML does not say it,"
-                    " or the host document has no `profile`): it is left out"
+                raise NodeError(
+                    f"the profile of MIG device {device.uuid} was not recorded | write it as"
+                    " `profile` of the MIG device into the document of the host"
                 )
-                continue
             profile = mig.profile.name(gpu.memory)
             if mig.profile.compute_slices != mig.profile.gpu_slices:
                 warnings.append(
