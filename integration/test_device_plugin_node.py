@@ -81,6 +81,14 @@ class Node(NamedTuple):
         return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE).stdout
 
 
+def made(prefix: Path, directory: Path, recipe: str) -> str:
+    """Make the document of a host, and return its path."""
+    document = directory / "host.json"
+    words = [f"{prefix}/bin/nvgraft", "simulate", "--make", recipe]
+    document.write_bytes(subprocess.check_output(words))
+    return str(document)
+
+
 @contextlib.contextmanager
 def running_node(prefix: Path, host: str) -> Iterator[Node]:
     """Start a simulated node, and end it."""
@@ -105,6 +113,13 @@ class Started(NamedTuple):
 
     process: "subprocess.Popen[bytes]"
     output: Path
+
+    def says(self, words: str) -> None:
+        """Wait until the program has said these words."""
+        end = time.monotonic() + PATIENCE
+        while words not in self.output.read_text():
+            assert time.monotonic() < end, self.output.read_text()
+            time.sleep(0.01)
 
     def end(self, command: list[str]) -> str:
         """Run a command that ends the program, and return what the program said."""
@@ -131,10 +146,11 @@ def started(command: list[str], *words: str) -> Iterator[Started]:
             process.wait(PATIENCE)
 
 
-def plugin(node: Node, *flags: str) -> contextlib.AbstractContextManager[Started]:
-    """Run the plugin on a node."""
+def plugin(node: Node, *flags: str, **environ: str) -> contextlib.AbstractContextManager[Started]:
+    """Run the plugin on a node, with further variables."""
     program = f"{node.prefix}/bin/nvgraft-device-plugin"
-    return started(node.command(program, "--metrics-address=127.0.0.1:0", *flags))
+    words = ["env", *(f"{name}={value}" for name, value in environ.items()), program]
+    return started(node.command(*words, "--metrics-address=127.0.0.1:0", *flags))
 
 
 def until_listed(
@@ -327,12 +343,9 @@ def test_gpus_that_fail_and_come_back_on_a_running_node(prefix: Path) -> None:
 
 def test_mig_devices_that_come_and_go(prefix: Path, tmp_path: Path) -> None:
     """Each change of the node's MIG devices is a new registration, without a restart."""
-    document = tmp_path / "host.json"
-    words = [f"{prefix}/bin/nvgraft", "simulate", "--make"]
-    recipe = "1 x a100-sxm4-40gb, driver 570.172.08, mig 1g.5gb 1g.5gb"
-    document.write_bytes(subprocess.check_output([*words, recipe]))
+    document = made(prefix, tmp_path, "1 x a100-sxm4-40gb, driver 570.172.08, mig 1g.5gb 1g.5gb")
     with (
-        running_node(prefix, str(document)) as node,
+        running_node(prefix, document) as node,
         Kubelet(node.sockets) as kubelet,
         plugin(node, "--mig-strategy=mixed"),
     ):
@@ -352,6 +365,49 @@ def test_mig_devices_that_come_and_go(prefix: Path, tmp_path: Path) -> None:
         path.chmod(0o666)
         kubelet.wait_for(3)
         until_listed(kubelet, lambda listed: listed == both, request.endpoint)
+
+
+def test_an_xid_of_a_mig_gpu_marks_all_shares(prefix: Path, tmp_path: Path) -> None:
+    """Every share of every MIG device of the GPU is unhealthy, by an Xid that is enabled where all
+    others are disabled, and healthy again after a probe.
+    """
+    file = "sharing: {timeSlicing: {resources: [{name: nvidia.com/mig-1g.5gb, replicas: 2}]}}"
+    document = made(prefix, tmp_path, "2 x a100-sxm4-40gb, driver 570.172.08, mig 1g.5gb 1g.5gb")
+    with running_node(prefix, document) as node, Kubelet(node.sockets) as kubelet:
+        Path(node.root, "etc/plugin.yaml").write_text(file)
+        flags = ["--mig-strategy=mixed", "--config-file=/etc/plugin.yaml", "--probe-after=2"]
+        environ = {"DP_DISABLE_HEALTHCHECKS": "all", "DP_ENABLE_HEALTHCHECKS": "74"}
+        with plugin(node, *flags, **environ) as running:
+            (request,) = kubelet.wait_for(1)
+            with kubelet.plugin(request.endpoint) as client:
+                lists = client.lists()
+                shares = list(next(lists))
+                assert len(shares) == 8
+                node.fail("xid=48@1")
+                node.fail("xid=74@1")
+                assert next(lists) == {
+                    share: "Healthy" if share in shares[:4] else "Unhealthy" for share in shares
+                }
+                assert set(next(lists).values()) == {"Healthy"}
+            log = running.end(["kill", str(child(running.process.pid))])
+    assert log.count("device is healthy again") == log.count("was='Xid 74'") == 4
+    assert "Only these Xids count for health checks: [74]" in log
+
+
+def test_a_gpu_that_comes_to_a_node_without_one(prefix: Path, tmp_path: Path) -> None:
+    """A node with a driver and no GPU waits under every strategy, and serves what comes."""
+    document = made(prefix, tmp_path, "1 x t4, driver 570.172.08")
+    strategies = "--device-list-strategy=envvar,volume-mounts,cdi-annotations,cdi-cri"
+    with running_node(prefix, document) as node, Kubelet(node.sockets) as kubelet:
+        node.fail("missing-node@0")
+        with plugin(node, strategies, "--driver-root-ctr-path=/") as running:
+            running.says("No devices found. Waiting indefinitely.")
+            assert "This node advertises no devices" in node.explain()
+            os.mknod(f"{node.root}/dev/nvidia0", stat.S_IFCHR, os.makedev(195, 0))
+            kubelet.wait_for(1)
+            running.says("Registered device plugin")
+            assert os.listdir(f"{node.root}/run/cdi")
+            running.end(["kill", str(child(running.process.pid))])
 
 
 @pytest.mark.parametrize(

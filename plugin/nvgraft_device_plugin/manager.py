@@ -260,7 +260,10 @@ class Manager:
         if not xids.watching:
             self._log.info("health checks are disabled")
             return
-        self._log.info(f"Ignoring the following XIDs for health checks: {sorted(xids.ignored)}")
+        if xids.all_but:
+            self._log.info(f"Ignoring the following XIDs for health checks: {sorted(xids.ignored)}")
+        else:
+            self._log.info(f"Only these Xids count for health checks: {sorted(xids.enabled)}")
         loop = asyncio.get_running_loop()
 
         def changed(change: Change) -> None:
