@@ -361,6 +361,11 @@ async def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     async with running(str(tmp_path / "none")) as plugin:
         told = await plugin.says("could not serve")
     assert f"there is no directory {tmp_path}/none | mount the kubelet's directory" in told["event"]
+    long = tmp_path / ("x" * 107)
+    long.mkdir()
+    async with running(str(long)) as plugin:
+        told = await plugin.says("could not serve")
+    assert "sock: longer than 107 bytes | mount the kubelet's directory at a" in told["event"]
 
 
 # ---- NVML
@@ -638,6 +643,15 @@ def test_a_line_of_the_log_stays_one_line(directory: str) -> None:
         _, said = child.communicate(timeout=PATIENCE)
     assert child.returncode == 1
     assert "unknown version: v1\\x0a\\x1b[31m | write version: v1" in said.splitlines()[-1]
+
+
+def test_a_log_in_json_has_no_other_lines(tmp_path: Path) -> None:
+    """gRPC writes to stderr itself where a socket cannot be made."""
+    words = [f"--host={HOST}", f"--kubelet-socket={tmp_path}/none/kubelet.sock"]
+    with process(*words, "--metrics-address=off", NVGRAFT_LOG_FORMAT="json") as child:
+        assert child.stderr is not None
+        lines = iter(child.stderr.readline, "")
+        assert any("could not serve" in json.loads(line)["event"] for line in lines)
 
 
 @in_loop

@@ -5,6 +5,9 @@ import os
 import sys
 import traceback
 
+# gRPC reads it when it is imported. Its lines are none of the log's, whose errors have its words.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
 import structlog
 
 from nvgraft import __version__

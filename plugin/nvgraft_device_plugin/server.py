@@ -22,6 +22,9 @@ from nvgraft_device_plugin.preferred import choose
 _PATIENCE = 5.0
 _GRACE = 0.5
 
+#: Bytes of the path of a socket, of unix(7).
+_PATH_LIMIT = 107
+
 #: Channels otherwise share their failures: a new socket would be refused for as long as gRPC waits
 #: after a failure with the old one.
 _CHANNEL = (("grpc.use_local_subchannel_pool", 1),)
@@ -70,10 +73,7 @@ class ResourceServer:
             server.add_insecure_port(f"unix://{self.path}")
             await server.start()
         except (RuntimeError, OSError) as error:
-            raise NodeError(
-                f"could not serve {self.path}: {_cause(error, os.path.dirname(self.path))}"
-                " | mount the kubelet's directory device-plugins writable for this user"
-            ) from error
+            raise NodeError(f"could not serve {self.path}: {_cause(error, self.path)}") from error
         self._server = server
         self._show()
 
@@ -252,13 +252,19 @@ def _answering(method: Callable[[Any], Any]) -> Callable[[Any, Any], Awaitable[A
     return answer
 
 
-def _cause(error: Exception, directory: str) -> str:
-    """Return why a socket cannot be made in a directory: gRPC itself says only that it failed."""
+def _cause(error: Exception, path: str) -> str:
+    """Return why a socket cannot be made, and what to do: gRPC itself says only that it failed."""
+    directory = os.path.dirname(path)
+    if len(os.fsencode(path)) > _PATH_LIMIT:
+        return f"longer than {_PATH_LIMIT} bytes | mount the kubelet's directory at a shorter path"
+    fix = "mount the kubelet's directory device-plugins writable for this user"
     if isinstance(error, OSError):
-        return error.strerror or str(error)
+        return f"{error.strerror or error} | {fix}"
     if not os.path.isdir(directory):
-        return f"there is no directory {directory}"
-    return "permission denied" if not os.access(directory, os.W_OK | os.X_OK) else str(error)
+        return f"there is no directory {directory} | {fix}"
+    if not os.access(directory, os.W_OK | os.X_OK):
+        return f"permission denied | {fix}"
+    return f"{error} | {fix}"
 
 
 def _refusal(error: grpc.RpcError, kubelet: str) -> str:
