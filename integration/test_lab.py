@@ -16,9 +16,9 @@ from labs import ENVIRONMENT, LAB, processes, traces, wait_for
 from nvgraft.apply import bpf
 from nvgraft.apply.cgroup import DeviceCgroup
 from nvgraft_cli.lab.looks import device_rules
-from nvgraft_cli.lab.phases import END, NAMES
+from nvgraft_cli.lab.phases import NAMES
 from nvgraft_cli.simulate import demo
-from terminals import on_terminal
+from terminals import on_terminal, talk
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64", "ldconfig")
 
@@ -250,24 +250,33 @@ def test_a_killed_shell_is_no_end() -> None:
     assert done.returncode == 1
 
 
+def test_shells_have_a_terminal_of_their_own() -> None:
+    """A shell in the container and one on the node have job control and Ctrl-C; when they end, or
+    are killed, the lab has its terminal again.
+    """
+    turns = []
+    for command in ("shell", "node"):
+        turns += [
+            ("lab> ", f"{command}\n"),
+            ("# ", "echo a$((6 * 7)); sleep 1000\n"),
+            ("a42", "\x03"),
+            ("# ", "exit\n"),
+            ("lab> ", f"{command}\n"),
+            ("# ", "kill -9 $$\n"),
+            ("the shell was ended by signal 9", ""),
+        ]
+    seen = talk(["lab", "--no-pager"], [*turns, ("lab> ", "run end\n"), ("lab> ", "quit\n")])
+    assert seen.code == 0, seen.text
+    assert "| GPU 0: NVIDIA A10" in seen.text
+    assert "job control" not in seen.text
+
+
 def test_lines_fit_a_narrow_terminal() -> None:
     """On a terminal of 40 columns every line of the lab is folded to its width."""
     seen = on_terminal(["lab", "--no-pager"], 40, typed="run mounts\ndid\nhelp\nquit\n")
     assert seen.code == 0
     assert "lab>" in seen.text
     assert [line for line in seen.lines if len(line.rstrip()) > 40] == []
-
-
-def test_a_page_of_a_run_is_recorded(tmp_path: Path) -> None:
-    """--record writes one file with every stop and what changed, which may load nothing."""
-    page = tmp_path / "page.html"
-    done = scripted("run end", options=("--record", str(page)))
-    assert (done.returncode, done.stderr) == (0, "")
-    text = page.read_text()
-    assert text.count("<section") == END + 1
-    assert "default-src &#x27;none&#x27;" in text or "default-src 'none'" in text
-    assert "+ c 195:255 rw" in text and "move_mount(" in text
-    assert not re.search(r"(src|href)=\"(?!#|data:,)", text)
 
 
 @pytest.mark.requires("cgroup-v2")

@@ -38,9 +38,21 @@ def on_terminal(
     :param env: variables besides PATH and TERM. The pager is cat unless they name one.
     :param typed: what the person types at the start.
     """
+    return talk(words, [("", typed)], columns, env)
+
+
+def talk(
+    words: Sequence[str],
+    turns: Sequence[tuple[str, str]],
+    columns: int = 80,
+    env: Mapping[str, str] | None = None,
+) -> Seen:
+    """Run ``nvgraft`` as :func:`on_terminal` does, with a person who reads before typing.
+
+    :param turns: what is to appear after the turn before, and what is typed then.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    os.write(ours, typed.encode())
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": os.pathsep.join(sys.path),
@@ -56,11 +68,21 @@ def on_terminal(
         stderr=theirs,
         env=environment,
         start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - tests have no threads
     )
     os.close(theirs)
     seen = b""
+    read = 0
+    todo = list(turns)
     with contextlib.suppress(OSError):  # EIO: all descriptors of the terminal are closed
-        while data := os.read(ours, 1 << 16):
+        while True:
+            while todo and (place := seen.find(todo[0][0].encode(), read)) >= 0:
+                awaited, typed = todo.pop(0)
+                read = place + len(awaited)
+                os.write(ours, typed.encode())
+            data = os.read(ours, 1 << 16)
+            if not data:
+                break
             seen += data
     os.close(ours)
     return Seen(seen.decode().replace("\r\n", "\n"), process.wait(60))

@@ -4,9 +4,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 from nvgraft.system import syscalls
 from nvgraft_cli.lab import cgroups
+from nvgraft_cli.lab.shell_terminal import ShellTerminal
 from nvgraft_cli.lab.waiting import WaitingContainer
 
 _NAMESPACES = {
@@ -43,6 +45,7 @@ def in_container(container: WaitingContainer, command: str | None) -> int:
         os.chdir("/")
         child = os.fork()  # the first process of the pid namespace that it shall be in
         if child:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             _, status = os.waitpid(child, 0)
             code = os.waitstatus_to_exitcode(status)
             if code < 0:
@@ -68,27 +71,43 @@ def _other_namespaces(pid: int) -> int:
 
 def _run(command: str | None, environment: Mapping[str, str], become: Callable[[], None]) -> int:
     words = ["/bin/sh"] if command is None else ["/bin/sh", "-c", command]
+    terminal = ShellTerminal() if command is None else None
     sys.stdout.flush()
     sys.stderr.flush()
-    shell = os.fork()
-    if shell == 0:
-        code = _NO_SHELL
-        try:
-            for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
-                signal.signal(number, signal.SIG_DFL)
-            if command is not None:
-                os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-            become()
-            terminal = {"TERM": os.environ.get("TERM", "dumb")}
-            os.execve(words[0], words, {**terminal, **environment})  # noqa: S606
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            print(f"the shell cannot be started: {error.filename or ''}: {reason}", flush=True)
-        finally:
-            os._exit(code)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the shell
     try:
+        shell = os.fork()
+        if shell == 0:
+            _become_shell(words, environment, become, terminal)
+        if terminal is not None:
+            terminal.join(shell)
         _, status = os.waitpid(shell, 0)
     finally:
         signal.signal(signal.SIGINT, before)
     return os.waitstatus_to_exitcode(status)
+
+
+def _become_shell(
+    words: list[str],
+    environment: Mapping[str, str],
+    become: Callable[[], None],
+    terminal: ShellTerminal | None,
+) -> NoReturn:
+    """Replace this child of the lab by a shell; without ``terminal`` it reads nothing."""
+    try:
+        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        if terminal is None:
+            os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        else:
+            terminal.leave_ours()
+        become()
+        if terminal is not None:
+            terminal.take()
+        kind = {"TERM": os.environ.get("TERM", "dumb")}
+        os.execve(words[0], words, {**kind, **environment})  # noqa: S606
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        print(f"the shell cannot be started: {error.filename or ''}: {reason}", flush=True)
+    finally:
+        os._exit(_NO_SHELL)
