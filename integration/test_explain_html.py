@@ -13,14 +13,12 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from browsers import browser_with, log, serious_findings, shown_on
 from bundles import EVERYTHING, make_bundle
 from harness import Installed
-
-AXE = Path(__file__).parents[1] / ".cache/axe/axe_playwright_python/axe.min.js"
 
 pytestmark = pytest.mark.requires("root", "chromium")
 
@@ -56,20 +54,8 @@ return faint;
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
     """Start one headless browser for the module."""
-    options = webdriver.ChromeOptions()
-    options.binary_location = "/usr/bin/chromium"
-    profile = tmp_path_factory.mktemp("profile")
-    words = "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage"
-    for word in f"{words} --force-prefers-reduced-motion".split():
-        options.add_argument(word)
-    options.add_argument(f"--user-data-dir={profile}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
-    try:
-        driver.set_window_size(1400, 1000)
+    with browser_with(tmp_path_factory.mktemp("profile")) as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +80,6 @@ def page(browser: webdriver.Chrome, address: str) -> webdriver.Chrome:
     log(browser, "performance")
     browser.get(address)
     return browser
-
-
-def log(page: webdriver.Chrome, kind: str) -> list[dict[str, str]]:
-    entries: list[dict[str, str]] = page.get_log(kind)  # type: ignore[no-untyped-call]
-    return entries
 
 
 def visible_texts(page: webdriver.Chrome, selector: str) -> list[str]:
@@ -340,29 +321,13 @@ def test_everything_interactive_has_a_name(page: webdriver.Chrome) -> None:
 @pytest.mark.parametrize("width", [1400, 390])
 def test_axe_finds_nothing_serious(scheme: str, width: int, page: webdriver.Chrome) -> None:
     """axe-core finds nothing serious, with a line picked and all reasons open."""
-    page.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia",
-        {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
-    )
-    page.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == 390},
-    )
-    try:
+    with shown_on(page, scheme, width):
         page.find_element(By.ID, "reasons").click()
         page.execute_script(
             "[...document.querySelectorAll('.box')].find((e) => e.checkVisibility())"
             ".dispatchEvent(new MouseEvent('click', {bubbles: true}))"
         )
-        page.execute_script(AXE.read_text())
-        found = page.execute_async_script(
-            "const done = arguments[0]; axe.run().then((r) => done(r.violations.map("
-            "(v) => [v.impact, v.id, v.nodes.map((n) => n.html.slice(0, 120))])))"
-        )
-    finally:
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    assert [one for one in found if one[0] in {"serious", "critical"}] == []
+        assert serious_findings(page) == []
 
 
 @pytest.mark.parametrize("width", [1400, 390])

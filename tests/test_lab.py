@@ -1,6 +1,7 @@
 """`nvgraft lab` as far as it needs no root; integration/test_lab.py tests the rest."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -205,9 +206,10 @@ def test_a_difference_is_what_one_look_has_more() -> None:
         False,
     )
     found = differ(before, after)
-    assert found.mounts == (["/x  bind"], ["/a  tmpfs"])
-    assert found.files == (["/n  file"], ["/z  link"])
-    assert found.changed == ["/y: file, 1 bytes -> file, 2 bytes"]
+    assert found.mounts == ([("/x", "bind")], [("/a", "tmpfs")])
+    assert found.files == ([("/n", "file")], [("/z", "link")])
+    assert found.changed == [("/y", "file, 1 bytes", "file, 2 bytes")]
+    assert found.points == {"/x": ("file, 0 bytes", "file, 9 bytes"), "/a": ("directory",) * 2}
     assert found.rules == (["c 195:0 rw"], [])
     assert differ(after, after).empty and not found.empty
 
@@ -219,8 +221,34 @@ def test_the_page_of_a_run_escapes_everything() -> None:
     walk.stops.append(stop(1, 0, difference=difference))
     made = page.render(walk, "<b>host</b>")
     assert "<img" not in made and "<b>" not in made
-    assert "/&lt;img src=x&gt;" in made
+    assert "<code>&lt;img src=x&gt;</code>" in made
     assert made.count("<section") == 2
+
+
+def test_the_page_of_a_run_may_load_nothing() -> None:
+    """Its policy forbids everything but its own style, and it names no other document."""
+    walk: Any = Walk("state")
+    made = page.render(walk, "host")
+    assert "default-src 'none'" in made and "script-src" not in made
+    assert re.findall(r"(?:src|href)=\"(?!#|data:,)", made) == []
+    assert "Left before: state" in made
+
+
+def test_a_tree_of_the_page_has_each_directory_once() -> None:
+    """Directories of several files, changed directories, and the root itself."""
+    mark = (("new", "new"),)
+    marked = {"/a/b": mark, "/a/b/c": mark, "/a/d": mark, "/a-x": mark, "/": mark}
+    lines = [(line.kind, line.name, line.marks) for line in page.tree(marked)]
+    assert lines == [
+        ("leaf", "/", mark),
+        ("open", "a/", ()),
+        ("open", "b/", mark),
+        ("leaf", "c", mark),
+        ("close", "", ()),
+        ("leaf", "d", mark),
+        ("close", "", ()),
+        ("leaf", "a-x", mark),
+    ]
 
 
 def test_phases_begin_at_functions_of_the_engine() -> None:

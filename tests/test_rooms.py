@@ -52,7 +52,7 @@ ALLOWED = {
         "explain_error": "shell",
         "export": "case shell",
         "inventory": "case shell starts",
-        "lab": "case container_cli prove shell simulate why",
+        "lab": "case container_cli html prove shell simulate why",
         "last_error": "shell",
         "matrix": "case shell",
         "pages": "shell",

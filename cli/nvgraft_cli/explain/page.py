@@ -15,6 +15,7 @@ from nvgraft_cli.explain.story import Story, StoryEntry
 from nvgraft_cli.explain.timeline import Lane
 from nvgraft_cli.explain.whatif import WhatIf
 from nvgraft_cli.html.document import PageSection, render
+from nvgraft_cli.html.tree import TreeLine
 from nvgraft_cli.prove.proof import Proof
 from nvgraft_cli.prove.route import route
 from nvgraft_specs import names
@@ -40,22 +41,6 @@ class _LibrarySearch(NamedTuple):
     proof: Proof
     stations: tuple[Any, ...]
     shown: bool
-
-
-class _TreeLine(NamedTuple):
-    """A line of a tree: a directory that opens or closes, or a leaf.
-
-    :ivar number: that of its path among those of the switches, or -1.
-    """
-
-    kind: str
-    name: str = ""
-    marks: tuple[tuple[str, str], ...] = ()
-    size: int | None = None
-    reasons: tuple[tuple[str, str], ...] = ()
-    others: str = ""
-    number: int = -1
-    shown: bool = True
 
 
 def page(
@@ -202,26 +187,26 @@ def _groups(whatif: WhatIf) -> list[tuple[str, list[_ListedMount]]]:
 # ---- the trees
 
 
-def _lines(root: TreeNode, numbers: dict[str, int], shown: frozenset[int]) -> Iterator[_TreeLine]:
+def _lines(root: TreeNode, numbers: dict[str, int], shown: frozenset[int]) -> Iterator[TreeLine]:
     """Yield the lines of a tree. An image may have very deep directories: nothing recurs.
 
     :param numbers: path -> its number; ``shown`` are those that the container as it is has.
     """
-    todo: list[TreeNode | _TreeLine] = [root]
+    todo: list[TreeNode | TreeLine] = [root]
     while todo:
         node = todo.pop()
-        if isinstance(node, _TreeLine):
+        if isinstance(node, TreeLine):
             yield node
             continue
         number = numbers.get(node.path, -1)
         line = _line(node)._replace(number=number, shown=number < 0 or number in shown)
         yield line
         if line.kind == "open":
-            todo.append(_TreeLine("close", others=_others(node)))
+            todo.append(TreeLine("close", others=_others(node)))
             todo.extend(reversed(node.children))
 
 
-def _line(node: TreeNode) -> _TreeLine:
+def _line(node: TreeNode) -> TreeLine:
     directory = bool(node.children) or node.kind in {"dir", "tmpfs"}
     name = node.name if node.path == "/" or not directory else f"{node.name}/"
     marks = [_STATES[node.state]]
@@ -230,7 +215,7 @@ def _line(node: TreeNode) -> _TreeLine:
     reasons: tuple[tuple[str, str], ...] = ()
     if node.how:
         reasons = (("How", node.how), ("Why", node.why), ("Capability", node.capability))
-    return _TreeLine(
+    return TreeLine(
         "open" if node.children or node.others != 0 else "leaf",
         name,
         tuple((mark, node.state) for mark in marks if mark),

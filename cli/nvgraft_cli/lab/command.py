@@ -209,7 +209,7 @@ def _walk(
     host: str,
     args: argparse.Namespace,
 ) -> int:
-    from nvgraft_cli.lab import console, image, node, page
+    from nvgraft_cli.lab import console, image, node
     from nvgraft_cli.lab.commands import LabCommands
     from nvgraft_cli.lab.run import LabRun
     from nvgraft_cli.lab.waiting import StartFailed, WaitingContainer
@@ -227,6 +227,8 @@ def _walk(
             commands.show()
             code = console.follow(commands, _console(script, args))
             if args.record is not None:
+                from nvgraft_cli.lab import page
+
                 os.write(record, page.render(start, host).encode())
         finally:
             _uninterrupted(start.end)

@@ -29,12 +29,18 @@ class Look(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """What one look has and another has not; each entry is one line for people."""
+    """What one look has and another has not.
 
-    mounts: tuple[list[str], list[str]]
-    files: tuple[list[str], list[str]]
-    changed: list[str]
+    :ivar mounts: those that came and those that went, as in a look; so for ``files``, by name.
+    :ivar changed: path, what it was and what it is.
+    :ivar points: mount points -> what they were and what they are; "" for nothing.
+    """
+
+    mounts: tuple[list[tuple[str, str]], list[tuple[str, str]]]
+    files: tuple[list[tuple[str, str]], list[tuple[str, str]]]
+    changed: list[tuple[str, str, str]]
     rules: tuple[list[str], list[str]]
+    points: dict[str, tuple[str, str]]
     cut: bool
 
     @property
@@ -79,18 +85,19 @@ def differ(before: Look, after: Look) -> Difference:
     new = [path for path in after.files if path not in before.files]
     gone = [path for path in before.files if path not in after.files]
     changed = [
-        f"{path}: {before.files[path]} -> {what}"
+        (path, before.files[path], what)
         for path, what in after.files.items()
         if path not in covered and before.files.get(path, what) != what
     ]
     return Difference(
-        (_lines(mounts[0]), _lines(mounts[1])),
+        mounts,
         (
-            [f"{path}  {after.files[path]}" for path in sorted(new)],
-            [f"{path}  {before.files[path]}" for path in sorted(gone)],
+            [(path, after.files[path]) for path in sorted(new)],
+            [(path, before.files[path]) for path in sorted(gone)],
         ),
         sorted(changed),
         (sorted(after.rules - before.rules), sorted(before.rules - after.rules)),
+        {point: (before.files.get(point, ""), after.files.get(point, "")) for point in covered},
         before.cut or after.cut,
     )
 
@@ -99,7 +106,13 @@ def difference_of_mounts(
     before: tuple[tuple[str, str], ...], after: tuple[tuple[str, str], ...]
 ) -> tuple[list[str], list[str]]:
     """Return the mounts that only ``after`` has, and those that only ``before`` has, as lines."""
-    return _lines(_more(before, after)), _lines(_more(after, before))
+    more, less = _more(before, after), _more(after, before)
+    return list(map(line_of, more)), list(map(line_of, less))
+
+
+def line_of(entry: tuple[str, str]) -> str:
+    """Return a mount or a file as one line for people."""
+    return "  ".join(entry)
 
 
 def _more(
@@ -113,10 +126,6 @@ def _more(
         else:
             found.append(mount)
     return found
-
-
-def _lines(mounts: list[tuple[str, str]]) -> list[str]:
-    return [f"{point}  {words}" for point, words in mounts]
 
 
 def _words(mount: Mount) -> str:

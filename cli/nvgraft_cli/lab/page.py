@@ -1,23 +1,21 @@
-"""The record of a lab run as one page: each stop with its before and after, without a network."""
+"""The record of a lab run as one page: each step with its before and after, without a network."""
 
-import base64
-import hashlib
-import html
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from nvgraft import __version__
-from nvgraft.base.errors import printable
+from nvgraft_cli.html.document import PageSection
+from nvgraft_cli.html.document import render as render_page
+from nvgraft_cli.html.tree import TreeLine
 from nvgraft_cli.lab import text
-from nvgraft_cli.lab.run import LabRun
+from nvgraft_cli.lab.looks import Difference
+from nvgraft_cli.lab.phases import END, PHASES
+from nvgraft_cli.lab.run import LabRun, Stop
 
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 1rem/1.5 system-ui, sans-serif; max-width: 60rem; margin: 0 auto; padding: 1rem; }
-section { border-top: 1px solid #888; }
-pre { overflow-x: auto; padding: .5rem; border: 1px solid #888; white-space: pre-wrap;
-  overflow-wrap: anywhere; }
-@media print { pre { border: 0; } }
-"""
+#: Files that one tree shows.
+_LIMIT = 1000
+
+#: The words beside a file, each with its class.
+_Marks = tuple[tuple[str, str], ...]
 
 
 def render(run: LabRun, host: str) -> str:
@@ -25,42 +23,109 @@ def render(run: LabRun, host: str) -> str:
 
     :param host: the name of the simulated host.
     """
-    digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-    policy = (
-        f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none';"
-        " form-action 'none'"
-    )
-    sections = []
-    for place, stop in enumerate(run.stops):
-        title = text.heading(stop.number)
-        body = ""
-        if stop.done is not None:
-            body += f"<h3>Before this stop</h3>{_lines(text.did(stop, None))}"
-        body += f"<h3>What comes next</h3>{_lines(text.ahead(stop, run.container, None))}"
-        sections.append(f'<section id="stop-{place}"><h2>{_escaped(title)}</h2>{body}</section>')
-    links = "".join(
-        f'<li><a href="#stop-{place}">{_escaped(text.heading(stop.number))}</a></li>'
-        for place, stop in enumerate(run.stops)
-    )
-    failed = f"<p>The start has failed: {_escaped(run.failure)}</p>" if run.failure else ""
-    title = f"A start on {host}, phase by phase"
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">'
-        f"<title>{_escaped(title)}</title><style>{_STYLE}</style></head><body>"
-        f"<header><h1>{_escaped(title)}</h1>{failed}</header>"
-        f'<nav aria-label="Stops"><ol>{links}</ol></nav><main>{"".join(sections)}</main>'
-        f"<footer><p>Recorded by nvgraft {__version__}. The host is simulated. This page loads"
-        " nothing.</p></footer></body></html>\n"
+    sections = list(_sections(run))
+    container = run.container
+    return render_page(
+        "lab/page.html.j2",
+        f"A start on {host}, phase by phase",
+        sections,
+        styles=("lab/page.css",),
+        badge=_badge(run),
+        failure=run.failure,
+        program=" ".join(container.arguments),
+        variables=[entry for entry in container.environment if entry.startswith("NVIDIA_")],
+        host=host,
+        longest=max(stop.milliseconds for stop in run.stops),
     )
 
 
-def _lines(lines: Iterable[str]) -> str:
-    return f"<pre>{_escaped(chr(10).join(lines), keep=chr(10))}</pre>"
+def _badge(run: LabRun) -> tuple[str, str]:
+    """Return how the start has ended, and the class of these words."""
+    if run.failure:
+        return "Failed", "refuse"
+    if run.number == END:
+        return "Started", "inject"
+    return f"Left before: {PHASES[run.number].name}", "skip"
 
 
-def _escaped(value: str, keep: str = "") -> str:
-    lines = value.split(keep) if keep else [value]
-    return html.escape(keep.join(printable(line) for line in lines))
+def _sections(run: LabRun) -> Iterator[PageSection]:
+    """Yield a section for each step, and one for the stop at which the run was left."""
+    for number, (before, stop) in enumerate(zip(run.stops, run.stops[1:], strict=False), 1):
+        yield PageSection(
+            f"step-{number}", _title(stop), "lab/step.html.j2", _step(run, before, stop)
+        )
+    last = run.stops[-1]
+    title = "The end" if last.number == END else f"Not done: {PHASES[last.number].task}"
+    lead, *_ = text.ahead(last, run.container, 0)
+    values = {"lead": lead, "known": text.about(last, run.container), "stop": None}
+    yield PageSection("left", title, "lab/step.html.j2", values)
+
+
+def _title(stop: Stop) -> str:
+    assert stop.done is not None
+    task = PHASES[stop.done].task
+    return f"Take back: {task}" if stop.way == "back" else task.capitalize()
+
+
+def _step(run: LabRun, before: Stop, stop: Stop) -> dict[str, Any]:
+    assert stop.done is not None
+    back = stop.way == "back"
+    changes = stop.difference
+    was, now = _before_and_after(changes)
+    return {
+        "lead": "The executor's own undo takes the phase back."
+        if back
+        else PHASES[stop.done].meaning,
+        "known": [] if back else text.about(before, run.container),
+        "stop": stop,
+        "before": list(tree(was)),
+        "after": list(tree(now)),
+        "counts": [
+            (len(more), len(less)) for more, less in (changes.mounts, changes.files, changes.rules)
+        ],
+        "calls": text.calls_counted(stop),
+        "skipped": [phase.task for phase in PHASES[stop.done + 1 : stop.number]],
+    }
+
+
+def _before_and_after(changes: Difference) -> tuple[dict[str, _Marks], dict[str, _Marks]]:
+    """Return what has changed, as files with marks: as they were, and as they are."""
+    was: dict[str, _Marks] = {}
+    now: dict[str, _Marks] = {}
+    came, went = changes.files
+    was.update((path, (("goes", "changed"), (what, ""))) for path, what in went)
+    now.update((path, (("new", "new"), (what, ""))) for path, what in came)
+    for path, old, new in changes.changed:
+        was[path] = ((old, ""),)
+        now[path] = (("changed", "changed"), (new, ""))
+    for point, (old, new) in changes.points.items():
+        if old:
+            was[point] = ((old, ""),)
+        if new:
+            now[point] = ((new, ""),)
+    mounted, unmounted = changes.mounts
+    now.update((point, (("mounted", "new"), (words, ""))) for point, words in mounted)
+    was.update((point, (("mount", "changed"), (words, ""))) for point, words in unmounted)
+    return was, now
+
+
+def tree(files: Mapping[str, _Marks]) -> Iterator[TreeLine]:
+    """Yield the lines of a tree of ``files``, without recursion: directories may be deep."""
+    opened: list[str] = []
+    paths = sorted(files, key=lambda path: path.split("/"))
+    for number, path in enumerate(paths[:_LIMIT], 1):
+        *above, name = path.strip("/").split("/")
+        while opened != above[: len(opened)]:
+            opened.pop()
+            yield TreeLine("close")
+        for directory in above[len(opened) :]:
+            opened.append(directory)
+            place = "/" + "/".join(opened)
+            yield TreeLine("open", f"{directory}/", files.get(place, ()))
+        after = paths[number] if number < len(paths[:_LIMIT]) else ""
+        if not after.startswith(f"{path.rstrip('/')}/") or path == "/":
+            yield TreeLine("leaf", name or "/", files[path])
+    for _ in opened:
+        yield TreeLine("close")
+    if len(paths) > _LIMIT:
+        yield TreeLine("leaf", f"({len(paths) - _LIMIT} more)")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nvgraft.base.errors import printable
+from nvgraft_cli.lab.looks import line_of
 from nvgraft_cli.lab.phases import END, PHASES
 from nvgraft_cli.lab.run import Stop
 from nvgraft_cli.lab.waiting import WaitingContainer
@@ -32,10 +33,13 @@ def ahead(stop: Stop, container: WaitingContainer, limit: int | None = SHORT) ->
     if stop.number == END:
         yield "The container has started. `quit` removes it."
         return
-    phase = PHASES[stop.number]
-    yield phase.meaning
-    rows = [printable(row) for row in _ABOUT.get(phase.name, _nothing)(stop.facts, container)]
-    yield from _listed(rows, limit, "ahead")
+    yield PHASES[stop.number].meaning
+    yield from _listed(map(printable, about(stop, container)), limit, "ahead")
+
+
+def about(stop: Stop, container: WaitingContainer) -> list[str]:
+    """Return what is known for the next phase, and the reasons of the plan; not escaped."""
+    return [] if stop.number == END else _ABOUT[PHASES[stop.number].name](stop.facts, container)
 
 
 def did(stop: Stop, limit: int | None = SHORT) -> Iterator[str]:
@@ -52,7 +56,7 @@ def did(stop: Stop, limit: int | None = SHORT) -> Iterator[str]:
             yield f"  {skipped.name}: there was nothing to do"
     yield from _changes(stop, limit)
     if stop.calls:
-        yield f"  system calls: {_counted(call.partition('(')[0] for call in stop.calls)}"
+        yield f"  system calls: {calls_counted(stop)}"
         some = None if limit is None else min(limit, _SHORT_CALLS)
         yield from (f"  {row}" for row in _listed(map(printable, stop.calls), some, "did"))
     if stop.other_calls and limit is None:
@@ -64,10 +68,10 @@ def did(stop: Stop, limit: int | None = SHORT) -> Iterator[str]:
 
 def _changes(stop: Stop, limit: int | None) -> Iterator[str]:
     difference = stop.difference
-    for name, (more, less) in (
-        ("mounts", difference.mounts),
-        ("files", difference.files),
-        ("device rules", difference.rules),
+    for name, more, less in (
+        ("mounts", *(list(map(line_of, side)) for side in difference.mounts)),
+        ("files", *(list(map(line_of, side)) for side in difference.files)),
+        ("device rules", *difference.rules),
     ):
         rows = [f"+ {row}" for row in more] + [f"- {row}" for row in less]
         if rows:
@@ -76,12 +80,17 @@ def _changes(stop: Stop, limit: int | None) -> Iterator[str]:
             yield from (f"  {row}" for row in _listed(map(printable, rows), limit, "did"))
     if difference.changed:
         yield f"  changed files: {len(difference.changed)}"
-        rows = [f"~ {row}" for row in difference.changed]
+        rows = [f"~ {path}: {was} -> {now}" for path, was, now in difference.changed]
         yield from (f"  {row}" for row in _listed(map(printable, rows), limit, "did"))
     if difference.empty:
         yield "  nothing in the container has changed"
     if difference.cut:
         yield "  the image has more files than are compared"
+
+
+def calls_counted(stop: Stop) -> str:
+    """Return the names of the system calls of the last phase, each with its number."""
+    return _counted(call.partition("(")[0] for call in stop.calls)
 
 
 def _counted(names: Iterable[str]) -> str:
@@ -100,10 +109,6 @@ def _listed(rows: Iterable[str], limit: int | None, command: str) -> Iterator[st
         yield f"  ... and {len(shown) - limit} more: `{command}` shows all"
         return
     yield from (f"  {row}" for row in shown)
-
-
-def _nothing(_facts: dict[str, Any], _container: WaitingContainer) -> _Rows:
-    return []
 
 
 def _state(_facts: dict[str, Any], container: WaitingContainer) -> _Rows:
@@ -153,7 +158,12 @@ def _actions(facts: dict[str, Any], *kinds: str) -> list[dict[str, Any]]:
 
 
 def _sources(facts: dict[str, Any], _container: WaitingContainer) -> _Rows:
-    return [f"{action['source']}, {_why(action)}" for action in _actions(facts, "mount")]
+    rows = []
+    for action in _actions(facts, "mount"):
+        made = action["type"] == "tmpfs"
+        source = f"tmpfs for {action['target']}" if made else action["source"]
+        rows.append(f"{source}, {_why(action)}")
+    return rows
 
 
 def _targets(facts: dict[str, Any], _container: WaitingContainer) -> _Rows:
