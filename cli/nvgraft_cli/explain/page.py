@@ -69,6 +69,7 @@ def page(
         story=story,
         whatif=whatif,
         asked=asked,
+        trouble=any(whatif.proofs[number].trouble for number in asked.proofs),
         pictures=[draw(whatif.mounts, asked.mounts, form) for form in (WIDE, NARROW)],
         switches=_switches(whatif),
         docs=docs,
