@@ -19,6 +19,7 @@ from nvgraft_cli.explain.directories import before_and_after
 from nvgraft_cli.explain.picture import NARROW, WIDE, draw, source_of
 from nvgraft_cli.explain.timeline import Lane, timeline
 from nvgraft_cli.explain.whatif import Combination, WhatIf, compute
+from nvgraft_cli.shell.main import main
 from nvgraft_specs import names
 
 #: Enough for every switch on the slowest machine.
@@ -85,6 +86,14 @@ def test_a_capability_without_effect_has_no_switch(whatif: WhatIf) -> None:
     """A host without 32-bit libraries has no switch for them, and the page says so."""
     assert "compat32" not in whatif.capabilities
     assert "Without effect here: compat32." in whatif.left_out
+
+
+def test_the_devices_of_a_container_are_a_position(tmp_path: Path) -> None:
+    """What is asked for, if it is no other position, is one of its own, cut to a label."""
+    asked = "0," * 20 + "1"
+    made = compute(case_of(tmp_path / "b", f"{VISIBLE}={asked}"), budget=ENDLESS)
+    labels = [choice.label for choice in made.devices]
+    assert labels == ["as asked: " + asked[:24] + "…", "none", "GPU 0", "GPU 1", "all"]
 
 
 def test_without_time_there_are_no_switches(tmp_path: Path) -> None:
@@ -186,6 +195,35 @@ def test_a_start_ends_with_the_program(tmp_path: Path) -> None:
     assert amounts["attach the mounts"] == "49 mounts"
     assert amounts["allow the devices"] == "6 device rules"
     assert amounts["look at the host and the container"] == "2 GPUs, 28 libraries"
+
+
+def test_a_pod_without_a_runtime_class_gets_nothing_added(tmp_path: Path) -> None:
+    """Where the engine calls runc the start ends for the driver, and goes on for the program."""
+    pod = tmp_path / "pod.yaml"
+    document = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "x"},
+        "spec": {
+            "containers": [
+                {"name": "c", "image": "x", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+            ]
+        },
+    }
+    pod.write_text(json.dumps(document))
+    page = tmp_path / "page.html"
+    words = ["explain", "--pod", str(pod), "--host", "h100-580", "--html", str(page)]
+    assert main(words) == 0
+    text = page.read_text()
+    text = text[text.index('<section id="start"') :]
+    text = text[: text.index("</section>")]
+    assert [line.split("<")[0] for line in text.split("<h3>")[1:]] == [
+        "Engine",
+        "Runtime",
+        "Container",
+    ]
+    assert 'class="moment end"><strong>write config.json</strong>' in text
+    assert 'class="moment reached"><strong>start the program</strong>' in text
 
 
 def test_a_start_without_the_driver_goes_on(tmp_path: Path) -> None:

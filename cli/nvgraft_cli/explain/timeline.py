@@ -120,8 +120,9 @@ def _without(case: Case) -> _Lanes:
     """Yield who does what when nobody adds the driver."""
     yield _config(case)
     create = "runc or crun makes the container's namespaces and mounts."
-    yield _RUNTIME, [("create", Moment("make the container", create))]
-    yield from _end()
+    (who, pivot), program = _end()
+    yield who, [("create", Moment("make the container", create)), *pivot]
+    yield program
 
 
 def _by_hook(case: Case, plan: Plan) -> _Lanes:

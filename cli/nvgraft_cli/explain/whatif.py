@@ -43,6 +43,8 @@ _PART = 0.4
 
 #: Why a switch is left out where the image takes the time.
 _NO_TIME = "to search this image more often would take too long"
+#: How many letters of a list of devices a position of the switch shows.
+_LABEL = 24
 #: How many combinations tell how long one takes.
 _RECENT = 16
 
@@ -275,6 +277,8 @@ class _Computation:
             self._whatif.left_out.append(f"{left} choices of devices are left out: {words}.")
         if len(others) == len(devices):
             words = "not set" if asked is None else asked or "empty"
+            if len(words) > _LABEL:
+                words = f"{words[:_LABEL]}…"
             self._whatif.devices = [Choice(f"as asked: {words}", None), *devices]
         else:  # the container as it is has this position
             self._whatif.devices = [
