@@ -147,6 +147,7 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "podman": _program("podman"),
     "newuidmap": _program("newuidmap"),
     "containerd": _program("containerd"),
+    "kubelet": _program("kubelet"),
     "runsc": lambda: "" if RUNSC.exists() else f"no {RUNSC} here (./dev test)",
     "cdi-engines": lambda: "" if CDI_ENGINES.exists() else f"no {CDI_ENGINES} here (./dev test)",
     "plugin-image": lambda: (

@@ -2,16 +2,19 @@
 host.
 """
 
+import hashlib
+import io
 import json
 import os
 import subprocess
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from harness import Installed
+from harness import CHECKOUT, Installed
 from nvgraft_cli.simulate.demo import make_bundle
 
 HOST = "runfile-a10x2"
@@ -52,6 +55,35 @@ def set_ldcache(mode: str) -> str:
     """Return the command that sets config.toml's ``ldcache`` on a simulated host."""
     return f"""sed -i '/^simulated-host/a ldcache = "{mode}"' {CONFIG_TOML}"""
 
+
+#: containerd and Docker of Debian 13.
+ENGINES = CHECKOUT / ".cache/engines/usr"
+
+#: Of the images of this module.
+IMAGE = "docker.io/library/test:latest"
+
+#: containerd's configuration on a simulated host. Its last section chooses the runtime.
+CONTAINERD_TOML = f"""
+version = 2
+root = "/srv/containerd-test/root"
+state = "/run/containerd-test/state"
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.overlayfs",
+  "io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
+[grpc]
+  address = "/run/containerd-test.sock"
+[ttrpc]
+  address = "/run/containerd-test.sock.ttrpc"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{IMAGE}"
+  enable_cdi = true
+  disable_apparmor = true
+  disable_hugetlb_controller = true
+  restrict_oom_score_adj = true
+  stream_server_port = "0"
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  snapshotter = "native"
+"""
 
 MPS = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 
@@ -171,3 +203,32 @@ def environment(*entries: str) -> Edit:
         config["process"]["env"] = ["PATH=/usr/bin:/bin", *entries]
 
     return change
+
+
+def image_of(rootfs: Path) -> bytes:
+    """Return an archive as of `docker save`, of an image with these files that waits by default."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        tar.add(rootfs, arcname=".")
+    digest = hashlib.sha256(layer.getvalue()).hexdigest()
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {
+            "Cmd": ["sh", "-c", "while :; do sleep 1; done"],
+            "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+        },
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, data in (
+            ("layer.tar", layer.getvalue()),
+            ("config.json", json.dumps(config).encode()),
+            ("manifest.json", json.dumps(manifest).encode()),
+        ):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return archive.getvalue()

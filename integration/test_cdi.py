@@ -5,19 +5,25 @@ podman is this machine's. containerd 1.7 and Docker 26 are those of Debian 13, u
 since the engines of Debian 12 do not know CDI.
 """
 
-import hashlib
-import io
 import json
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from containers import HOST, LOADER_LINE, Bundle, Run, environment
-from harness import CHECKOUT
+from containers import (
+    CONTAINERD_TOML,
+    ENGINES,
+    HOST,
+    IMAGE,
+    LOADER_LINE,
+    Bundle,
+    Run,
+    environment,
+    image_of,
+)
 from nvgraft_specs import gallery
 from test_docker import docker
 from test_engines import PODMAN_RUN
@@ -42,11 +48,6 @@ echo variable=$NVIDIA_VISIBLE_DEVICES
 #: Ends unless the host is without NVIDIA's toolkit.
 NO_TOOLKIT = "! command -v nvidia-cdi-hook nvidia-ctk nvidia-container-runtime || exit 90"
 
-#: containerd and Docker of Debian 13.
-ENGINES = CHECKOUT / ".cache/engines/usr"
-
-IMAGE = "docker.io/library/test:latest"
-
 
 def by_podman(bundle: Bundle, write: str, device: str) -> Run:
     """Run a container with ``device`` by podman, after the shell command ``write``."""
@@ -65,28 +66,7 @@ def by_docker(bundle: Bundle, write: str, device: str) -> Run:
 #: Imports the image and runs cri.py, beside a containerd of the test's own.
 CONTAINERD = """
 export PATH={engines}/bin:/usr/sbin:/usr/bin:/sbin:/bin
-cat > /run/containerd.toml <<'TOML'
-version = 2
-root = "/srv/containerd-test/root"
-state = "/run/containerd-test/state"
-disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
-  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.overlayfs",
-  "io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
-[grpc]
-  address = "/run/containerd-test.sock"
-[ttrpc]
-  address = "/run/containerd-test.sock.ttrpc"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{image}"
-  enable_cdi = true
-  disable_apparmor = true
-  disable_hugetlb_controller = true
-  restrict_oom_score_adj = true
-  stream_server_port = "0"
-[plugins."io.containerd.grpc.v1.cri".containerd]
-  snapshotter = "native"
-TOML
-containerd -c /run/containerd.toml > /run/containerd-test.log 2>&1 &
+containerd -c {toml} > /run/containerd-test.log 2>&1 &
 for _ in $(seq 300); do ctr -a /run/containerd-test.sock version > /dev/null 2>&1 && break; sleep 0.1; done
 mkdir /run/cri-log
 ctr -a /run/containerd-test.sock -n k8s.io images import --snapshotter native {archive} > /dev/null &&
@@ -105,10 +85,13 @@ def by_containerd(bundle: Bundle, write: str, device: str) -> Run:
     """
     archive = bundle.path / "image.tar"
     archive.write_bytes(image_of(bundle.path / "rootfs"))
+    toml = bundle.path / "containerd.toml"
+    toml.write_text(CONTAINERD_TOML)
     script = CONTAINERD.format(
         engines=ENGINES,
         image=IMAGE,
         archive=archive,
+        toml=toml,
         python=sys.executable,
         client=Path(__file__).with_name("cri.py"),
         name=bundle.name,
@@ -120,35 +103,6 @@ def by_containerd(bundle: Bundle, write: str, device: str) -> Run:
         # The parent cgroup of the sandbox, in each hierarchy: cgroups are those of this machine.
         cgroups = ["/sys/fs/cgroup", "-depth", "-type", "d", "-path", f"*/{bundle.name}*"]
         subprocess.run(["find", *cgroups, "-exec", "rmdir", "{}", "+"], check=True)
-
-
-def image_of(rootfs: Path) -> bytes:
-    """Return an archive as of `docker save`, of an image with these files that waits by default."""
-    layer = io.BytesIO()
-    with tarfile.open(fileobj=layer, mode="w") as tar:
-        tar.add(rootfs, arcname=".")
-    digest = hashlib.sha256(layer.getvalue()).hexdigest()
-    config = {
-        "architecture": "amd64",
-        "os": "linux",
-        "config": {
-            "Cmd": ["sh", "-c", "while :; do sleep 1; done"],
-            "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
-        },
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
-    }
-    manifest = [{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        for name, data in (
-            ("layer.tar", layer.getvalue()),
-            ("config.json", json.dumps(config).encode()),
-            ("manifest.json", json.dumps(manifest).encode()),
-        ):
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
-    return archive.getvalue()
 
 
 Engine = Callable[[Bundle, str, str], Run]

@@ -437,6 +437,11 @@ def test_works_where_the_root_is_an_overlay() -> None:
     ]
 
 
+def test_a_kubelet_finds_the_kernels_log() -> None:
+    """A kubelet does not start without /dev/kmsg."""
+    assert output(*SIMULATE, "eks-t4", "--", "stat", "-c", "%t:%T %a", "/dev/kmsg") == "1:b 600\n"
+
+
 @pytest.mark.parametrize(
     ("script", "code"),
     [
