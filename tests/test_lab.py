@@ -15,6 +15,7 @@ from nvgraft.system.launch import DEADLINE
 from nvgraft_cli.lab import console, hand_node, page, text
 from nvgraft_cli.lab.by_hand import explained
 from nvgraft_cli.lab.commands import LabCommands
+from nvgraft_cli.lab.ground.lines import LabConsole
 from nvgraft_cli.lab.looks import Look, differ
 from nvgraft_cli.lab.observer import PhaseObserver
 from nvgraft_cli.lab.phases import END, NAMES, PHASES
@@ -109,7 +110,7 @@ def follow() -> Callable[..., tuple[int, list[str]]]:
     def run(*script: str, failing: str = "") -> tuple[int, list[str]]:
         said: list[str] = []
         walk: Any = Walk(failing)
-        lines = console.LabConsole(script, said.append)
+        lines = LabConsole(script, said.append)
         return console.follow(LabCommands(walk, os.environ, said.append), lines), said
 
     return run

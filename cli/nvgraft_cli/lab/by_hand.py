@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from nvgraft.base.errors import printable
-from nvgraft_cli.lab import hand_node, node
-from nvgraft_cli.lab.console import LabConsole
+from nvgraft_cli.lab import hand_node
+from nvgraft_cli.lab.ground import node
+from nvgraft_cli.lab.ground.lines import LabConsole
 from nvgraft_cli.lab.hand_shell import HandShell, ShellGone, effects
 from nvgraft_cli.lab.hand_steps import STEPS, meaning_of
 from nvgraft_cli.shell.errors import InputError

@@ -1,4 +1,6 @@
-"""`nvgraft lab`: walk through a container's start on a simulated node, or build one by hand."""
+"""`nvgraft lab`: walk through a container's start on a simulated node, build one by hand, or mend
+one.
+"""
 
 import argparse
 import os
@@ -16,10 +18,11 @@ from nvgraft_cli.shell import children, logs, streams, terminal
 from nvgraft_cli.shell.errors import InputError
 
 if TYPE_CHECKING:
-    from nvgraft_cli.lab.console import LabConsole
+    from nvgraft_cli.lab.ground.lines import LabConsole
 
 DEFAULT_HOST = "runfile-a10x2"
 BY_HAND = "by-hand"
+LESSON, LESSONS = "lesson", "lessons"
 
 #: Bytes of a script.
 _SCRIPT_LIMIT = 1 << 20
@@ -30,18 +33,22 @@ Start a container on a simulated GPU node with the hook's own functions, and sto
 their phases: look around with shells in the container and on the node, go on, go back. The
 container is a real one of runc, which waits meanwhile. BUNDLE is an OCI bundle (default: a small
 container that asks for all GPUs); its own hooks are left out. `nvgraft lab by-hand` builds a
-container with shell commands instead. Needs root and runc. Everything is taken back at the end."""
+container with shell commands instead. `nvgraft lab lesson NAME` breaks a node or a container, and
+checks your repair; `nvgraft lab lessons` lists the lessons. Needs root and runc. Everything is
+taken back at the end."""
 
 _EXAMPLES = """\
 examples:
   sudo nvgraft lab
   sudo nvgraft lab h100-580 ./web
   sudo nvgraft lab by-hand
+  nvgraft lab lessons
+  sudo nvgraft lab lesson error-999
   printf 'run mounts\\nshell ls -l /dev\\n' | sudo nvgraft lab --script -
   sudo nvgraft lab --script all.txt --record page.html
 
-exit code: 0 the lab has ended, 1 a command of a script or the start failed, 2 bad usage or
-input"""
+exit code: 0 the lab has ended, 1 a command of a script or the start failed, or a script has not
+solved its lesson, 2 bad usage or input"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,9 +61,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default=DEFAULT_HOST,
         help="a name of `nvgraft simulate --list`, the path of a nvgraft.host/1 document, or"
-        f" by-hand (default: {DEFAULT_HOST})",
+        f" by-hand, lesson or lessons (default: {DEFAULT_HOST})",
     )
-    parser.add_argument("bundle", metavar="BUNDLE", nargs="?", help="the directory of a bundle")
+    parser.add_argument(
+        "bundle",
+        metavar="BUNDLE",
+        nargs="?",
+        help="the directory of a bundle; behind lesson, its name or file",
+    )
     parser.add_argument(
         "--script",
         metavar="FILE",
@@ -80,9 +92,11 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.host == BY_HAND:
         return _run_by_hand(args)
+    if args.host in (LESSON, LESSONS):
+        return _run_lesson(args)
     from nvgraft_cli.lab import image
-    from nvgraft_cli.lab.cgroups import Janitor
-    from nvgraft_cli.lab.waiting import bundle_config
+    from nvgraft_cli.lab.ground.bundles import bundle_config
+    from nvgraft_cli.lab.ground.cgroups import Janitor
     from nvgraft_cli.simulate import running
     from nvgraft_specs.documents import DocumentError
 
@@ -130,8 +144,8 @@ def _run_by_hand(args: argparse.Namespace) -> int:
 
 
 def _build_by_hand(script: Sequence[str] | None, args: argparse.Namespace) -> int:
-    from nvgraft_cli.lab import node
     from nvgraft_cli.lab.by_hand import ByHand
+    from nvgraft_cli.lab.ground import node
     from nvgraft_cli.simulate.demo import DemoFailed
 
     environment = node.prepare()
@@ -146,12 +160,38 @@ def _build_by_hand(script: Sequence[str] | None, args: argparse.Namespace) -> in
         _uninterrupted(experiment.end)
 
 
+def _run_lesson(args: argparse.Namespace) -> int:
+    from nvgraft_cli.lab.lessons import command
+
+    if args.record is not None:
+        raise InputError(f"{args.host} takes no --record | leave it out")
+    if args.host == LESSONS:
+        if args.bundle is not None or args.script is not None:
+            raise InputError("lessons takes no argument | write lesson NAME to begin one")
+        return command.list_lessons(print)
+    if args.bundle is None:
+        raise InputError("lesson: no name | write lesson NAME; nvgraft lab lessons lists them")
+    _check_machine()
+    command.check_machine()
+    script = None if args.script is None else _read_script(args.script)
+
+    def environment() -> dict[str, str]:
+        from nvgraft_cli.lab.ground import node
+
+        made = node.prepare()
+        _end_by(signal.SIGTERM, signal.SIGHUP)
+        children.adopt_orphans()
+        return dict(made)
+
+    return command.teach(args.bundle, _work, _console(script, args), environment)
+
+
 def _say(args: argparse.Namespace) -> Callable[[str], None]:
     return print if args.plain else terminal.show
 
 
 def _console(script: Sequence[str] | None, args: argparse.Namespace) -> "LabConsole":
-    from nvgraft_cli.lab.console import LabConsole
+    from nvgraft_cli.lab.ground.lines import LabConsole
 
     return LabConsole(script, _say(args), plain=args.plain)
 
@@ -209,8 +249,9 @@ def _walk(
     host: str,
     args: argparse.Namespace,
 ) -> int:
-    from nvgraft_cli.lab import console, image, node
+    from nvgraft_cli.lab import console, image
     from nvgraft_cli.lab.commands import LabCommands
+    from nvgraft_cli.lab.ground import node
     from nvgraft_cli.lab.run import LabRun
     from nvgraft_cli.lab.waiting import StartFailed, WaitingContainer
     from nvgraft_cli.simulate.demo import DemoFailed

@@ -4,7 +4,7 @@ import os
 import shutil
 from typing import Any
 
-from nvgraft_cli.lab.waiting import bundle_config
+from nvgraft_cli.lab.ground.bundles import bundle_config
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.simulate import demo
 

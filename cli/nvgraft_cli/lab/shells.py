@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from nvgraft.system import syscalls
-from nvgraft_cli.lab import cgroups
+from nvgraft_cli.lab.ground import cgroups
 from nvgraft_cli.lab.shell_terminal import ShellTerminal
 from nvgraft_cli.lab.waiting import WaitingContainer
 

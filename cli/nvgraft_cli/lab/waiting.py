@@ -2,11 +2,9 @@
 
 import json
 import os
-import re
 import select
 import signal
 import socket
-import stat
 import subprocess
 import sys
 from contextlib import suppress
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nvgraft.system import syscalls
-from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.lab.ground.bundles import last_line, member, private_root
 
 #: The prestart hook that the lab registers: it hands the state over and waits. If the lab is gone,
 #: it fails, and runc takes the container back.
@@ -35,39 +33,6 @@ class StartFailed(Exception):
     """The runtime could not start the container; the text is its own."""
 
 
-def bundle_config(bundle: str) -> dict[str, Any]:
-    """Return the config.json of ``bundle`` with an absolute root.path.
-
-    :raises InputError: it cannot be used.
-    """
-    from nvgraft_specs.documents import DocumentError, load_json, read_bytes
-
-    path = f"{bundle}/config.json"
-    try:
-        config = load_json(read_bytes(path), path)
-    except DocumentError as error:
-        raise InputError(str(error)) from error
-    root, process = (_member(config, name) for name in ("root", "process"))
-    place, arguments = root.get("path"), process.get("args")
-    if not isinstance(place, str) or not isinstance(arguments, list) or not arguments:
-        raise InputError(
-            f"{path}: it has no root.path or process.args | name the directory of an OCI bundle"
-        )
-    root["path"] = os.path.join(os.path.abspath(bundle), place)
-    if not os.path.isdir(root["path"]):
-        raise InputError(
-            f"{path}: root.path {place!r} is not a directory | unpack the image's root file system"
-            " there"
-        )
-    process["env"] = [str(entry) for entry in process.get("env") or ()]
-    return dict(config)
-
-
-def _member(config: object, name: str) -> dict[str, Any]:
-    found = config.get(name) if isinstance(config, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
 class WaitingContainer:
     """A container between `runc create` and the start of its program.
 
@@ -84,11 +49,11 @@ class WaitingContainer:
         """
         self.name = name
         self.image, self.bundle = f"{work}/image", f"{work}/bundle"
-        self.rootfs = _private_root(config["root"]["path"], work)
+        self.rootfs = private_root(config["root"]["path"], work)
         self.environment: list[str] = config["process"]["env"]
         self.arguments = [str(word) for word in config["process"]["args"]]
         self.left_out = sum(
-            len(hooks) for hooks in _member(config, "hooks").values() if isinstance(hooks, list)
+            len(hooks) for hooks in member(config, "hooks").values() if isinstance(hooks, list)
         )
         self.pid = 0
         self.pivoted = False
@@ -101,7 +66,7 @@ class WaitingContainer:
         config = {**config, "process": {**config["process"], "terminal": False}}
         config["linux"] = {
             key: value
-            for key, value in _member(config, "linux").items()
+            for key, value in member(config, "linux").items()
             if key != "cgroupsPath"  # the lab removes the cgroup by the container's name
         }
         waiter = [sys.executable, "-ISBc", _WAITER, self._socket]
@@ -176,7 +141,7 @@ class WaitingContainer:
             [*self._runc, "start", self.name], capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise StartFailed(_last_line(done.stderr))
+            raise StartFailed(last_line(done.stderr))
 
     def end_of_program(self) -> int | None:
         """Wait a moment for the end of the program, and return its exit code; None if it runs.
@@ -226,37 +191,9 @@ class WaitingContainer:
         code = self._create.returncode if self._create is not None else 0
         if code is not None and code < 0:
             return f"runc was ended by signal {-code} ({signal.Signals(-code).name})"
-        return _last_line(text) or f"runc ended with exit code {code}"
-
-
-def _private_root(image: str, work: str) -> str:
-    """Return a root file system in which nothing that is changed changes ``image``.
-
-    Where overlays cannot be stacked any further it is ``image`` itself, which is the node's own.
-    """
-    root = f"{work}/rootfs"
-    for part in ("upper", "work"):
-        os.makedirs(f"{work}/layers/{part}")
-    os.makedirs(root)
-    status = os.stat(image)
-    os.chown(f"{work}/layers/upper", status.st_uid, status.st_gid)
-    os.chmod(f"{work}/layers/upper", stat.S_IMODE(status.st_mode))
-    lower = "".join("\\" + letter if letter in "\\:," else letter for letter in image)
-    layers = f"lowerdir={lower},upperdir={work}/layers/upper,workdir={work}/layers/work"
-    try:
-        syscalls.mount("overlay", root, "overlay", 0, layers)
-    except OSError:
-        return image
-    return root
+        return last_line(text) or f"runc ended with exit code {code}"
 
 
 def _write_config(bundle: str, config: dict[str, Any]) -> None:
     os.makedirs(bundle, exist_ok=True)
     Path(bundle, "config.json").write_text(json.dumps(config), encoding="utf-8")
-
-
-def _last_line(text: str) -> str:
-    """Return the last line of runc's log: its message, without the time and the level."""
-    line = next((line for line in reversed(text.splitlines()) if line.strip()), "")
-    message = re.search(r'msg="((?:[^"\\]|\\.)*)"', line)
-    return message[1].replace('\\"', '"') if message else line

@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from nvgraft_cli.simulate.standins import data
@@ -175,7 +175,7 @@ def apply(failures: Sequence[HostFailure], host: Host) -> None:
     kinds = {failure.kind for failure in failures}
     changed = 0
     for path in _libraries(host, data.NVML, data.CUDA):
-        changed += _change(path, failures, host)
+        changed += _rewrite_record(path, lambda before: record(failures, host, before))
     if not changed and kinds & _IN_LIBRARIES:
         raise UnknownFailure(
             f"{min(kinds & _IN_LIBRARIES)} needs stand-in libraries, and this simulated host has"
@@ -186,6 +186,16 @@ def apply(failures: Sequence[HostFailure], host: Host) -> None:
         _change_node(failure, host)
 
 
+def clear(host: Host) -> None:
+    """Take back all failures that stand in the libraries of the simulated host that is the current
+    root, as a driver that is loaded anew.
+
+    :raises OSError: a file cannot be changed.
+    """
+    for path in _libraries(host, data.NVML, data.CUDA):
+        _rewrite_record(path, lambda _before: record((), host))
+
+
 def _libraries(host: Host, *sonames: str) -> Iterator[str]:
     """Yield the paths of the stand-ins with these SONAMEs, on the simulated host."""
     root = host.root.rstrip("/")
@@ -194,17 +204,18 @@ def _libraries(host: Host, *sonames: str) -> Iterator[str]:
             yield root + path
 
 
-def _change(path: str, failures: Sequence[HostFailure], host: Host) -> bool:
+def _rewrite_record(path: str, change: Callable[[bytes], bytes]) -> bool:
     """Change the failures in a stand-in library; return False if the file has none of them.
 
     The file stays the same one, so that bind mounts and running programs see the change.
+
+    :param change: returns the new bytes for the present ones.
     """
     with contextlib.suppress(FileNotFoundError), open(path, "r+b") as file:
         content = file.read()
         place = content.find(MAGIC)
         if place >= 0:
-            before = content[place : place + _SIZE]
-            os.pwrite(file.fileno(), record(failures, host, before), place)
+            os.pwrite(file.fileno(), change(content[place : place + _SIZE]), place)
             return True
     return False
 

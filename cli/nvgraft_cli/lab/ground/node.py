@@ -12,7 +12,7 @@ from nvgraft_cli.container_cli import ORIGINAL_NAME
 WORK = "/run/nvgraft-lab"
 
 #: Where the node gets nvgraft's commands; login shells search it first.
-_PROGRAMS = "/usr/local/bin"
+PROGRAMS = "/usr/local/bin"
 
 #: Starts nvgraft as this process was started, whatever directory it was installed to.
 _PROGRAM = """\
@@ -29,7 +29,7 @@ def prepare() -> Mapping[str, str]:
     os.makedirs(WORK)
     for name in ("nvgraft", ORIGINAL_NAME):
         program = _PROGRAM.format(path=[path for path in sys.path if path], name=name)
-        path = Path(_PROGRAMS, name)
+        path = Path(PROGRAMS, name)
         path.unlink(missing_ok=True)
         path.write_text(
             f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -IBc {shlex.quote(program)} "$@"\n',
@@ -37,4 +37,4 @@ def prepare() -> Mapping[str, str]:
         )
         path.chmod(0o755)
     search = os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-    return {**os.environ, "PATH": f"{_PROGRAMS}:{search}", "PS1": "node# "}
+    return {**os.environ, "PATH": f"{PROGRAMS}:{search}", "PS1": "node# "}

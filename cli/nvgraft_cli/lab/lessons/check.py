@@ -1,0 +1,67 @@
+"""The check of a lesson: start its containers for real, and look at what their programs say."""
+
+import shlex
+from collections.abc import Callable
+
+from nvgraft.base.errors import printable
+from nvgraft_cli.lab.lessons import starts
+from nvgraft_specs.models.lesson import Lesson, LessonCheck
+
+#: Lines of a program's output that are shown.
+_SHOWN = 20
+
+
+def solved(lesson: Lesson, say: Callable[[str], None]) -> bool:
+    """Make all looks of the check, tell what they show, and return whether all is as it should be.
+
+    :raises nvgraft_cli.shell.errors.InputError: a config.json cannot be used.
+    """
+    found = [_look(lesson, check, say) for check in lesson.check]
+    return all(found)
+
+
+def show(ran: starts.Ran, say: Callable[[str], None]) -> None:
+    """Show the output of a program, and its exit code."""
+    for line in ran.lines[:_SHOWN]:
+        say(printable(f"  | {line}"))
+    if len(ran.lines) > _SHOWN:
+        say(f"  | ({len(ran.lines) - _SHOWN} more lines)")
+    if ran.code is None:
+        say("  it went on for too long, and was ended")
+    else:
+        say(f"  exit code {ran.code}")
+
+
+def _look(lesson: Lesson, check: LessonCheck, say: Callable[[str], None]) -> bool:
+    container = lesson.containers[check.container]
+    program = check.run or container.program
+    say(printable(f"check: {check.container} runs `{shlex.join(program)}`: {check.why}"))
+    try:
+        if check.after is None:
+            runs = [starts.run(check.container, container, program)]
+        else:
+            runs = list(starts.run_twice(check.container, container, program))
+    except starts.NotStarted as error:
+        say(printable(f"  it does not start: {error}"))
+        say("  not yet: the container is to start")
+        return False
+    good = True
+    for number, ran in enumerate(runs):
+        if number:
+            say(f"  after {check.after}:")
+        show(ran, say)
+        for fault in _faults(check, ran):
+            say(printable(f"  not yet: {fault}"))
+            good = False
+    if good:
+        say("  as it should be")
+    return good
+
+
+def _faults(check: LessonCheck, ran: starts.Ran) -> list[str]:
+    text = "\n".join(ran.lines)
+    found = [f"its output is to have {words!r}" for words in check.says if words not in text]
+    found += [f"its output is not to have {words!r}" for words in check.never if words in text]
+    if ran.code != check.code:
+        found.append(f"its exit code is to be {check.code}")
+    return found
