@@ -7,6 +7,7 @@ bundles, on the same simulated host.
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,57 @@ def test_an_image_of_another_architecture(counting: Bundle) -> None:
     )
     assert "exec format error" in seen
     assert "does not start: /bin/count: exec format error (a program for aarch64" in foretold
+
+
+#: What is done to the edits that all devices of a specification share.
+LACKING = {
+    "hooks": "del e['hooks']",  # first: what hooks make stays in the root file system
+    "libcuda": "e['mounts'] = [m for m in e['mounts'] if 'libcuda.so' not in m['hostPath']]",
+    "nothing": "pass",
+    "uvm": "e['deviceNodes'] = [n for n in e['deviceNodes'] if n['path'] != '/dev/nvidia-uvm']",
+}
+
+
+def test_containers_of_cdi_specifications(counting: Bundle) -> None:
+    """What a container finds whose specification is whole, or lacks a library, the hooks or a node,
+    doctor says before its start from the specification, and after it from the rewritten config.json
+    alone.
+    """
+    file, cli = "/etc/cdi/nvidia.json", counting.installed.cli
+    program = f"--nvidia-cdi-hook-path {counting.installed.prefix}/bin/nvgraft-cdi-hook"
+    mode = "sed -i 's/^mode.*/mode = \"cdi\"/' /etc/nvidia-container-runtime/config.toml"
+    config = json.loads((counting.path / "config.json").read_text())
+    config.pop("hooks")
+    config["process"] |= {"args": ["/bin/count"]}
+    config["process"]["env"] = ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=1"]
+    config["root"]["path"] = str(counting.path / "rootfs")
+    runtime = f"{counting.installed.prefix}/bin/nvgraft-runtime --root /run/runc-test"
+    ended = f"""until {runtime} state $2 | grep -q '"status": "stopped"'; do sleep 0.05; done"""
+    create = f"{runtime} create --bundle $1 $2 > /run/out 2>&1 < /dev/null"
+    started = f"{create} && {runtime} start $2 && {ended}; {runtime} delete $2; cat /run/out"
+    commands = [f"started() {{ {started}; }}", mode, "mkdir -p /etc/cdi"]
+    for number, change in enumerate(LACKING.values()):
+        place = Path(f"{counting.path}-{number}")
+        place.mkdir()
+        config["linux"]["cgroupsPath"] = f"/{counting.name}-{number}"
+        (place / "config.json").write_text(json.dumps(config))
+        edit = f"import json; d = json.load(open('{file}')); e = d['containerEdits']; {change}"
+        write = f"json.dump(d, open('{file}', 'w'))"
+        doctor = f"{cli} doctor --bundle {place}"
+        commands += [
+            f"{cli} cdi generate {program} --format json -o {file} 2> /dev/null",
+            f'{sys.executable} -c "{edit}; {write}"',
+            f"{doctor} --mode cdi | tail -1",
+            f"started {place} {counting.name}-{number} | grep -v '^CUDA error: '",
+            f"{doctor} | tail -1",
+        ]
+    done = counting.on_host("; ".join(commands), "runfile-a10x2")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3 * len(LACKING), done
+    assert lines[1::3] == ["no driver", "no driver", "1 GPU", "error 999"]
+    for seen, before, after in zip(lines[1::3], lines[::3], lines[2::3], strict=True):
+        assert before.replace(file, "config.json") == after
+        assert "CUDA does not load" in after if seen == "no driver" else agree(seen, after)
 
 
 #: Failure on purpose -> the host, doctor's finding, and the devices of a container that sees it.

@@ -257,7 +257,8 @@ class Case:
         """
         assert self.handover is None
         given = self._given
-        return Case(self.host, given.with_env(env) if env else given.rewritten(given.data), mode)
+        given = given.with_env(env) if env else given.rewritten(given.data)
+        return Case(self.host, given, mode, cdi=self._cdi, edits_known=self._edits_known)
 
     @property
     def decision(self) -> Decision:

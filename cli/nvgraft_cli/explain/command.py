@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     :raises nvgraft_cli.shell.errors.InputError: when an input cannot be used.
     """
     from nvgraft_cli.explain import text
-    from nvgraft_cli.explain.steps import tell
+    from nvgraft_cli.explain.telling import tell
     from nvgraft_cli.pods.opening import opened_case_of_pod
 
     if args.docs is not None and not _is_address(args.docs):

@@ -1,4 +1,4 @@
-"""Tell the story of a case. Decisions are the hook's own: each step reports one of them."""
+"""Tell what the hook does with a case. Decisions are its own: each step reports one of them."""
 
 import posixpath
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from nvgraft.request.request import Request, check_request
 from nvgraft_cli.case.handover import ChainLink
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planning import Case
-from nvgraft_cli.explain.story import ALWAYS, Fact, PodLayer, Step, Story, StoryEntry
+from nvgraft_cli.explain.story import ALWAYS, Fact, PodLayer, Step, StoryEntry
 from nvgraft_cli.prove.opened import opened_libraries, prove_opened
 from nvgraft_cli.prove.proof import Proof
 from nvgraft_cli.shell.text import size
@@ -46,18 +46,6 @@ _MISSING_NAMES = 12
 SONAME_LINK = "SONAME link: programs request the library by this name"
 
 
-def tell(case: Case) -> Story:
-    """Return the story of a case.
-
-    :raises nvgraft_cli.shell.errors.InputError: when the container cannot be read.
-    """
-    plan, refusal = case.outcome
-    proofs = driver_proofs(case, plan)
-    steps = tuple(_steps(case, plan, refusal, proofs))
-    headline = _headline(case, plan, refusal, proofs)
-    return Story(plan.decision, headline, case.host.label, case.container.label, steps)
-
-
 def driver_proofs(case: Case, plan: Plan) -> list[Proof]:
     """Return what the container's program loads when it opens libraries of the driver.
 
@@ -75,7 +63,8 @@ def driver_proofs(case: Case, plan: Plan) -> list[Proof]:
     return proofs
 
 
-def _headline(case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proof]) -> str:
+def headline(case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proof]) -> str:
+    """Return the first sentence of the hook's story."""
     if refusal is not None:
         who = "Nobody creates the pod's container" if case.before_runtime else "The hook refuses"
         return f"{who}, and the container does not start: {refusal.text}"
@@ -92,22 +81,25 @@ def _headline(case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proo
     files = sum(action.kind == "file" and action.origin == "driver" for action in binds)
     amount = size(sum(action.size for action in binds))
     counts = f"{files} files ({amount}), {nodes}, {len(plan.links)} SONAME links"
-    headline = f"The container gets driver {plan.host.driver_version}: {counts}"
+    words = f"The container gets driver {plan.host.driver_version}: {counts}"
     if case.edited_before:
-        headline = f"{headline}; {case.edited_before}"
+        words = f"{words}; {case.edited_before}"
     trouble = next((proof.trouble for proof in proofs if proof.trouble), "")
-    return f"{headline}; but {trouble}" if trouble else headline
+    return f"{words}; but {trouble}" if trouble else words
 
 
-def _steps(case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proof]) -> Iterator[Step]:
+def hook_steps(
+    case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proof]
+) -> Iterator[Step]:
+    """Yield the steps of the hook's story."""
     if case.handover is not None:
-        yield _pod_step(case, plan, refusal)
+        yield pod_step(case, plan, refusal)
     yield _request_step(case)
     request = case.decision.request
     if request is not None:
         try:
             check_request(request)
-            yield _host_step(case.host)
+            yield host_step(case.host)
             yield _target_step(case, case.target)
         except Refusal:
             pass  # the last step tells this refusal
@@ -117,7 +109,7 @@ def _steps(case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proof])
         yield _loader_step(plan, case.host.config.ldcache_mode, proofs)
         yield _original_step(case, request)
         if plan.findings:
-            yield _findings_step(plan)
+            yield findings_step(plan)
     else:
         yield _end_step(case, plan, refusal)
 
@@ -135,7 +127,8 @@ _LAYERS = {
 }
 
 
-def _pod_step(case: Case, plan: Plan, refusal: Refusal | None) -> Step:
+def pod_step(case: Case, plan: Plan, refusal: Refusal | None) -> Step:
+    """Return the step about the way from a pod to its container."""
     links = list(case.chain)
     end = plan.reason if refusal is None else refusal.text
     links.append(ChainLink("container", "container", f"{plan.decision}: {end}"))
@@ -245,7 +238,8 @@ def _request_facts(case: Case) -> Iterator[Fact]:
 # ---- 2: what the host has
 
 
-def _host_step(host: HostSide) -> Step:
+def host_step(host: HostSide) -> Step:
+    """Return the step about the host."""
     report, files = host.inventory.report, host.inventory.files
     facts = [
         Fact("driver", report.driver_version, "as the driver reports through NVML"),
@@ -505,7 +499,8 @@ def _original_step(case: Case, request: Request) -> Step:
     )
 
 
-def _findings_step(plan: Plan) -> Step:
+def findings_step(plan: Plan) -> Step:
+    """Return the step about a plan's findings."""
     return Step(
         "findings",
         "What you should know",

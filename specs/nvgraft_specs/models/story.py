@@ -9,7 +9,18 @@ from nvgraft_specs.models import Strict
 SCHEMA = "nvgraft.story/1"
 
 StepId = Literal[
-    "pod", "asked", "host", "place", "files", "kernel", "loader", "original", "findings", "end"
+    "pod",
+    "asked",
+    "host",
+    "place",
+    "edits",
+    "files",
+    "kernel",
+    "hooks",
+    "loader",
+    "original",
+    "findings",
+    "end",
 ]
 
 
