@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 
 from bundles import make_bundle
+from nvgraft.host.snapshot import snapshot_host
 from nvgraft.request.config import Config
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.cdi_requests import unresolved
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planning import Case
+from nvgraft_cli.doctor.edit_checks import cdi_incomplete
+from nvgraft_cli.doctor.machine import Machine
+from nvgraft_cli.doctor.patient import Patient
 from nvgraft_cli.shell.main import main
-from test_doctor import Captured, Document, Setup
+from test_doctor import Captured, Document, Setup, healthy_host
 
 LIBCUDA = "/usr/lib/libcuda.so.535.1"
 ANNOTATION = {"annotations": {"cdi.k8s.io/app": "nvidia.com/gpu=1"}}
@@ -286,6 +290,31 @@ def test_an_unresolvable_device_has_cause_and_fix(
     assert found is not None
     assert cause.replace("DIR", str(directory)) in found.cause
     assert fix.replace("DIR", str(directory)) in found.fix
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_hook_program_that_is_not_installed(installed: bool, tmp_path: Path) -> None:
+    """A specification whose hook program this machine lacks keeps containers from starting."""
+    hook = {
+        "hookName": "createContainer",
+        "path": "/opt/nvidia-cdi-hook",
+        "args": ["x", "update-ldcache"],
+    }
+    edits: Document = {"devices": [{"name": "0", "containerEdits": {"env": ["A=b"]}}]}
+    edits |= {"containerEdits": {"hooks": [hook]}, "kind": "nvidia.com/gpu", "cdiVersion": "0.5.0"}
+    (tmp_path / "cdi.json").write_text(json.dumps(edits))
+    (tmp_path / "opt").mkdir()
+    if installed:
+        (tmp_path / "opt/nvidia-cdi-hook").touch()
+    host = HostSide("node", Config(), None)
+    host.facts = snapshot_host(healthy_host())
+    bundle = make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=0")
+    with open_container(str(bundle)) as container:
+        case = Case(host, container, "cdi", cdi=[str(tmp_path / "cdi.json")])
+        patient = Patient(host, container, [], Machine(root=str(tmp_path)), case=case)
+        found = [one.message for one in cdi_incomplete(patient) if one.stops]
+    named = [f"{tmp_path}/cdi.json: the hook /opt/nvidia-cdi-hook is not on this host"]
+    assert found == ([] if installed else named)
 
 
 # ---- a config.json that has the edits already

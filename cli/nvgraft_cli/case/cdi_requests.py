@@ -35,7 +35,7 @@ def unresolved(case: Case) -> Trouble | None:
     kind, _, device = missing.partition("=")
     if conflict := registry.conflicts.get(missing):
         return Trouble(
-            f"{' and '.join(conflict)} both have {missing}, so nobody knows which one counts",
+            f"{' and '.join(conflict)} both have {missing}, and engines then take neither",
             f"remove {missing} from all but one of them",
         )
     having = [file for file in registry.files if file.spec.kind == kind]

@@ -3,6 +3,7 @@
 The docstring of each check names the threads that reported the failure.
 """
 
+import os
 import posixpath
 from collections.abc import Iterator
 
@@ -33,6 +34,7 @@ def cdi_incomplete(patient: Patient) -> Iterator[Diagnosis]:
     binds = patient.binds()
     targets = {bind.target for bind in binds}
     source, again = source_of_edits(patient.case), to_make_again(patient.case)
+    yield from _missing_programs(patient, source)
     cause = "they were made before the driver was complete, changed by hand, or by another program"
     nodes = {path for path in targets if path.startswith("/dev/nvidia")}
     for path, error, phrase in _CONTROL if nodes else ():
@@ -72,4 +74,23 @@ def cdi_incomplete(patient: Patient) -> Iterator[Diagnosis]:
                 "the edits were made without these hooks (--disable-hook), or by another program",
                 again,
                 phrase=phrase,
+            )
+
+
+def _missing_programs(patient: Patient, source: str) -> Iterator[Diagnosis]:
+    """Find hooks whose program this machine does not have."""
+    case = patient.case
+    if patient.host.document is not None or not (case.looks_up_devices or case.reads_config):
+        return
+    hooks = [action for action in patient.injected.actions if isinstance(action, RunHook)]
+    for path in dict.fromkeys(hook.path for hook in hooks):
+        if not os.path.exists(f"{patient.machine.root}{path}"):
+            yield Diagnosis(
+                f"{source}: the hook {path} is not on this host",
+                "the edits name the hook program of a toolkit that is not installed, or is "
+                "installed elsewhere",
+                "install it, or write the specification again with nvgraft cdi generate --hooks "
+                "nvgraft",
+                stops=True,
+                phrase=f"fork/exec {path}: no such file or directory",
             )

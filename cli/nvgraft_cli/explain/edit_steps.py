@@ -56,10 +56,8 @@ def tells_edits(case: Case) -> bool:
 def headline(case: Case, plan: Plan, refusal: Refusal | None, proofs: Sequence[Proof]) -> str:
     """Return the first sentence."""
     if refusal is not None:
-        who = _refuser(case, refusal)
-        return (
-            f"{who[:1].upper()}{who[1:]} refuses, and the container does not start: {refusal.text}"
-        )
+        who = _at_first(_refuser(case, refusal))
+        return f"{who} refuses, and the container does not start: {refusal.text}"
     if not isinstance(plan, Injection):
         who = "nvgraft-runtime adds nothing, and the container starts without the driver"
         return f"{who}: {plan.reason}"
