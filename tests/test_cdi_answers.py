@@ -366,6 +366,19 @@ def test_what_a_rewritten_config_lacks_is_not_planned_again(without: str, node: 
     assert ("CUDA does not load" in verdict) is bool(code)
 
 
+def test_edits_without_hooks_and_variables_are_recognised(node: Node) -> None:
+    """A GPU's node and a file of the driver at their own paths, with the variable that keeps the
+    hook from acting, are edits; without this variable they were passed by hand.
+    """
+    node.rewrite("0")
+    del node.config["hooks"]
+    own = [entry for entry in node.config["process"]["env"] if "NVIDIA" not in entry]
+    node.config["process"]["env"] = [*own, "NVIDIA_VISIBLE_DEVICES=void"]
+    assert steps(node.why("/dev/nvidia0", "hook"))["edit"] == "a device node of config.json"
+    node.config["process"]["env"] = own
+    assert not node.why("/dev/nvidia0", "hook")["in_plan"]
+
+
 def test_volumes_of_users_stay_volumes(node: Node) -> None:
     """A directory or another file that config.json mounts is not taken for an edit: what loads from
     it is not known. Bind mounts of device nodes, which rootless podman makes, are.

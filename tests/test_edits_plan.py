@@ -119,6 +119,18 @@ def test_a_stale_specification() -> None:
     assert caught.value.hint.startswith("/etc/cdi/nvidia.yaml is older than the driver: write it")
 
 
+def test_a_file_that_the_document_of_the_host_lacks() -> None:
+    """A recorded host need not have all files of its specification: one of its own driver, or of no
+    version, is left out with a finding.
+    """
+    there = [f"/usr/lib64/{name}" for name in ("libX.so.460.106.00", "x.json", "libX.so.1.2")]
+    plan = plan_of(CdiEdits(mounts=[CdiMount(path, path, ("ro",)) for path in there]))
+    (finding,) = [one for one in plan.findings if one.id == "cdi-not-recorded"]
+    assert finding.message == (
+        f"the document of the host lacks 3 files of the edits, such as {there[0]}"
+    )
+
+
 def test_a_hook_of_a_strangers_program() -> None:
     """Nobody knows what it does, and the plan says so."""
     plan = plan_of(CdiEdits(hooks=[CdiHook("createContainer", "/opt/x/hook", ("hook", "do"))]))

@@ -15,6 +15,7 @@ from nvgraft.container.offline_target import OfflineTarget
 from nvgraft.formats.ldcache import loader_flags
 from nvgraft.formats.tree import PathError
 from nvgraft.host.components import Host
+from nvgraft.host.snapshot import SnapshotTree
 from nvgraft.plan.actions import (
     Action,
     Bind,
@@ -38,6 +39,7 @@ from nvgraft.request.decision import Decision
 from nvgraft.request.hook_steps import HookStep, UnknownStep, parse_steps
 from nvgraft.request.request import Request, Skip, requested_devices
 from nvgraft_cli.case.bundle import ContainerSide
+from nvgraft_cli.case.driver import library_version
 from nvgraft_cli.case.edits import UNMOUNTABLE, Edited, Origin
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planned_tree import PlannedTree
@@ -105,6 +107,11 @@ def plan_edits(
         planner.add(part)
     actions = planner.actions
     steps, findings = _steps(hook for part in edited for hook in part.edits.hooks)
+    if planner.not_recorded:
+        count, first = len(planner.not_recorded), planner.not_recorded[0]
+        message = f"the document of the host lacks {count} files of the edits, such as {first}"
+        hint = "record the host again with nvgraft snapshot: they are left out here"
+        findings.append(Finding("cdi-not-recorded", "info", message, hint))
     if steps:
         before = PlannedTree(target.tree, Plan("inject", "", tuple(actions)), facts)
         after = OfflineTarget(before, facts.machine, (), module=not host.config.simulated_host)
@@ -164,6 +171,16 @@ class _EditPlanner:
         self._after: list[Action] = []
         self._groups: set[int] = set()
         self.library_directory = "/usr/lib"
+        #: Sources of mounts that the document of the host does not have.
+        self.not_recorded: list[str] = []
+
+    def _may_be_there(self, path: str) -> bool:
+        """Tell whether the document of a recorded host may lack a file that the host has: not a
+        library of another driver version.
+        """
+        if not isinstance(self._host.tree, SnapshotTree):
+            return False
+        return library_version(path) in (None, self._host.report.driver_version)
 
     @property
     def actions(self) -> list[Action]:
@@ -214,6 +231,9 @@ class _EditPlanner:
             text = f"{UNMOUNTABLE}{mount.source}: {error.text}"
             raise Refusal("", text, _stale(origin)) from error
         if node is None:
+            if self._may_be_there(path):
+                self.not_recorded.append(mount.source)
+                return
             text = f'{UNMOUNTABLE}"{mount.source}": no such file or directory'
             raise Refusal("", text, _stale(origin))
         options = tuple(option for option in _SHOWN if option in mount.options)

@@ -13,7 +13,7 @@ from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.driver import library_version
 from nvgraft_cli.case.edits import Origin
-from nvgraft_specs import cdi_hooks, names
+from nvgraft_specs import catalogue, cdi_hooks, names
 
 if TYPE_CHECKING:
     from nvgraft_cli.case.hosts import HostSide
@@ -41,6 +41,7 @@ def edits_in(container: ContainerSide) -> str:
     :raises nvgraft.base.errors.Refusal: config.json is not an OCI configuration.
     """
     signs = list(dict.fromkeys([*_programs(container), *_variables(container)]))
+    signs = signs or [*_passed(container)]
     return f"CDI edits are in this config.json already: {', '.join(signs)}" if signs else ""
 
 
@@ -182,3 +183,30 @@ def _variables(container: ContainerSide) -> Iterator[str]:
     """Yield variables that only CDI edits set."""
     if names.LIBCUDA_DIR in container.spec.env:
         yield names.LIBCUDA_DIR
+
+
+def _passed(container: ContainerSide) -> Iterator[str]:
+    """Yield a GPU's node and a file of the driver that are passed at their own paths, beside the
+    variable by which CDI edits keep the hook from acting.
+    """
+    if container.spec.env.get(names.VISIBLE_DEVICES) != names.VOID:
+        return
+    devices = container.member("linux", "devices")
+    found = [_node(device) for device in (devices if isinstance(devices, list) else ())]
+    nodes = [node.path for node in found if node is not None and GPU_NODE.fullmatch(node.path)]
+    rows = tuple(row.name for row in catalogue.LIBRARIES)
+    programs = {row.name for row in catalogue.BINARIES}
+    mounts = container.member("mounts")
+    paths = (
+        mount["destination"]
+        for mount in (mounts if isinstance(mounts, list) else ())
+        if isinstance(mount, dict)
+        and isinstance(mount.get("destination"), str)
+        and mount.get("source") == mount["destination"]
+    )
+    for path in paths:
+        name = posixpath.basename(path)
+        if nodes and (name in programs or name.startswith(rows)):
+            yield nodes[0]
+            yield path
+            return
