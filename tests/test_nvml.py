@@ -325,7 +325,7 @@ def nvmlDeviceGetName(handle):
         "new": int(status["NoNewPrivs"]), "filters": int(status["Seccomp"]), "pid": os.getpid(), "parent dies": signal.value,
         "limits": [resource.getrlimit(name)[1] for name in (resource.RLIMIT_CPU, resource.RLIMIT_AS, resource.RLIMIT_NOFILE)],
         "std": [os.readlink(f"/proc/self/fd/{fd}") for fd in range(3)],
-        "open": [os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in range(3, 300) if os.path.lexists(f"/proc/self/fd/{fd}")],
+        "open": [os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in range(3, 20000) if os.path.lexists(f"/proc/self/fd/{fd}")],
         "refused": [refused(os.fork), refused(os.execv, "/bin/true", ["true"]), refused(os.kill, os.getppid(), 0)],
         "cwd": os.getcwd(), "variable": os.environ.get("OF_CONFIG_TOML")})
 """

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import open_file
@@ -22,9 +22,6 @@ from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
 from nvgraft_specs.documents import DocumentError, read_bytes
-
-if TYPE_CHECKING:
-    from nvgraft.host.graphics_files import FileFinder
 
 
 def read_snapshot(name: str) -> dict[str, Any]:
@@ -94,10 +91,8 @@ class HostSide:
         return host
 
     @cached_property
-    def finder(self) -> "FileFinder":
+    def finder(self) -> FileFinder:
         """Finds files of a recorded host by their names, and remembers them."""
-        from nvgraft.host.graphics_files import FileFinder
-
         return FileFinder(self.facts.tree, self.facts.machine, lambda: self.facts.entries)
 
     @property
@@ -111,13 +106,17 @@ class HostSide:
 
         :raises OSError: the driver root is missing.
         """
-        if self.document is None:
-            from nvgraft.host.live import file_finder
+        if self.document is not None:
+            return self._platform(self.finder)
+        from nvgraft.host.live import file_finder
 
-            finder = file_finder(self.config)
-        else:
-            facts = self.facts
-            finder = FileFinder(facts.tree, facts.machine, lambda: facts.entries)
+        finder = file_finder(self.config)
+        try:
+            return self._platform(finder)
+        finally:
+            finder.tree.close()
+
+    def _platform(self, finder: FileFinder) -> str:
         return platform.platform(finder, lambda: [gpu.model for gpu in self.facts.report.gpus])
 
     @cached_property

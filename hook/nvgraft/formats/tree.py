@@ -185,6 +185,9 @@ class Tree:
     closed = False
     _plain: set[str] | None = None
 
+    def close(self) -> None:
+        """Give back what the tree holds open, if anything."""
+
     def lstat(self, path: str) -> Node | None:
         """Return the node at ``path``, or None where there is nothing. Its parents must not be
         links.
