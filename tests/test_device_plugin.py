@@ -604,6 +604,29 @@ def test_a_gpu_that_cannot_be_watched_is_tried_again(monkeypatch: pytest.MonkeyP
     assert [change.reason for change in changes] == [ill, ill, ""]
 
 
+@pytest.mark.parametrize(
+    ("answering", "ill"), [({"GPU-1"}, ["GPU-2"]), (set(), ["GPU-1", "GPU-2"]), ({"GPU-1", "GPU-2"}, ["GPU-1", "GPU-2"])]
+)  # fmt: skip
+def test_a_lost_gpu_that_nvml_does_not_name(
+    answering: set[str], ill: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that do not answer are unhealthy; if all of them do, all are, as in the reference."""
+    changes: list[health.Change] = []
+    watcher = health.EventWatcher(
+        ["GPU-1", "GPU-2"], health.watched_xids({})[0], changes.append, print
+    )
+
+    def wait(*_: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", wait)
+    monkeypatch.setattr(health, "_WAIT", 0)
+    monkeypatch.setattr(health, "_answers", lambda uuid: uuid in answering)
+    watcher._wait(object())
+    assert [sorted(change.gpus) for change in changes] == [ill]
+    assert watcher.failure == "waiting for events: GPU is lost"
+
+
 def test_a_driver_without_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """The devices are served without health checks, and nothing is said to hang."""
 

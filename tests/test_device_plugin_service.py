@@ -7,6 +7,7 @@ import contextlib
 import functools
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from nvgraft_device_plugin.devices import Node
 from nvgraft_device_plugin.errors import NodeError
 from nvgraft_device_plugin.metrics import Endpoint, Liveness, Metrics
 from nvgraft_device_plugin.node import NvmlError
-from nvgraft_device_plugin.source import RecordedSource
+from nvgraft_device_plugin.source import LiveSource, RecordedSource
 
 HOST = "runfile-a10x2"
 FIRST = "GPU-1704f16f-6765-b770-207a-b7b63e1e9d38"
@@ -380,9 +381,11 @@ class LiveNode(RecordedSource):
         super().__init__(HOST)
 
 
-def fake_events(monkeypatch: pytest.MonkeyPatch, wait: Callable[[], Any]) -> None:
+def fake_events(
+    monkeypatch: pytest.MonkeyPatch, wait: Callable[[], Any], source: type[LiveNode] = LiveNode
+) -> None:
     """Let NVML's events come from a function."""
-    monkeypatch.setattr(manager, "open_source", lambda _config: LiveNode())
+    monkeypatch.setattr(manager, "open_source", lambda _config: source())
     monkeypatch.setattr(health, "_WAIT", 1)
     monkeypatch.setattr(pynvml, "nvmlEventSetCreate", object)
     monkeypatch.setattr(pynvml, "nvmlEventSetFree", lambda _: None)
@@ -534,6 +537,53 @@ async def test_nvml_that_does_not_start_ends_the_plugin_with_a_fix(
         "error starting plugins: error getting plugins: nvml init failed: Driver/library version"
         " mismatch | the driver was upgraded under the loaded module: reboot the node"
     )
+
+
+@in_loop
+async def test_nvml_that_starts_later(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the plugin is told to wait, it tries again while a driver is there that fails."""
+    monkeypatch.setattr(manager, "_AGAIN", 0.01)
+    errors = [NvmlError("nvml init failed: Driver Not Loaded")] * 2
+
+    class Late(LiveNode):
+        def start(self) -> None:
+            if errors:
+                raise errors.pop()
+
+    fake_events(monkeypatch, nothing, source=Late)
+    with Kubelet(directory) as kubelet:
+        async with running(directory, "--fail-on-init-error=false") as plugin:
+            await asyncio.to_thread(kubelet.wait_for, 1)
+    tries = plugin.said("Failed to initialize NVML: nvml init failed: Driver Not Loaded")
+    assert [told["again_in_seconds"] for told in tries] == [0.01, 0.01]
+    assert "| load the driver on the node (modprobe nvidia)" in tries[0]["event"]
+
+
+@in_loop
+async def test_a_driver_that_is_installed_later(
+    directory: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A node without one says so once, and nothing is tried before its NVML is there."""
+    monkeypatch.setattr(manager, "_AGAIN", 0.01)
+    library = tmp_path / "usr/lib64/libnvidia-ml.so.1"
+
+    class Bare(LiveNode):
+        def start(self) -> None:
+            if not library.exists():
+                raise NvmlError("nvml init failed: ERROR_LIBRARY_NOT_FOUND", missing=True)
+
+        def signs(self) -> tuple[str, ...]:
+            return LiveSource(str(tmp_path)).signs()
+
+    fake_events(monkeypatch, nothing, source=Bare)
+    with Kubelet(directory) as kubelet:
+        async with running(directory, "--fail-on-init-error=false") as plugin:
+            await plugin.says("No devices found. Waiting indefinitely.")
+            library.parent.mkdir(parents=True)
+            library.touch()
+            await asyncio.to_thread(kubelet.wait_for, 1)
+    (told,) = plugin.said("Failed to initialize NVML")
+    assert "again_in_seconds" not in told
 
 
 # ---- MPS
@@ -696,6 +746,22 @@ def test_a_driver_root_that_is_not_mounted(directory: str) -> None:
         NodeError, match=r"none: No such file or directory \| mount the driver root"
     ):
         cdi_files.live_specification(Node("nvml"), given)
+
+
+def test_a_crash_says_where(directory: str) -> None:
+    """A driver's library that ends the process leaves the place in the log."""
+    script = (
+        "import ctypes; from nvgraft_device_plugin import main, manager;"
+        "manager.open_source = lambda _: ctypes.string_at(0); main.main(['--metrics-address=off'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == -signal.SIGSEGV
+    assert "Segmentation fault" in done.stderr and "in _start" in done.stderr
 
 
 def test_a_defect_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

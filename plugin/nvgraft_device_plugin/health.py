@@ -173,7 +173,10 @@ class EventWatcher:
             return
         except pynvml.NVMLError as error:
             self._failure = f"waiting for events: {error}"
-            self._mark(frozenset(self._gpus), None, self._failure)
+            silent = frozenset[str]()
+            if isinstance(error, pynvml.NVMLError_GpuIsLost):  # NVML does not say which
+                silent = frozenset(uuid for uuid in self._gpus if not _answers(uuid))
+            self._mark(silent or frozenset(self._gpus), None, self._failure)
             time.sleep(_WAIT / 1000)
             return
         self._failure = ""

@@ -1,6 +1,7 @@
 """The program ``nvgraft-device-plugin``."""
 
 import asyncio
+import faulthandler
 import os
 import sys
 import traceback
@@ -35,6 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         return features.run(
             words[1:], os.environ, lambda line: print(f"labels: {line}", file=sys.stderr)
         )
+    faulthandler.enable(2)  # a driver that crashes would end the process without a word
     configure_log(json_lines=os.environ.get("NVGRAFT_LOG_FORMAT") == "json")
     try:
         return asyncio.run(_run(words))

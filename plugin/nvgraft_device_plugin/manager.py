@@ -62,6 +62,8 @@ class Manager:
         self.endpoint = Endpoint(self._metrics, self._liveness)
         self._address: tuple[str, int] | None = None
         self._registered = False
+        #: Seconds after which the node is read again; None: when something has changed.
+        self._wait: float | None = None
         self._failure = ""
         #: What waits for NVML, the watcher included.
         self._asked: set[asyncio.Future[Any]] = set()
@@ -82,6 +84,7 @@ class Manager:
                 wait = None
                 try:
                     await self._unless_stopped(self._start())
+                    wait = self._wait
                 except NodeError as error:
                     await self._end_servers()
                     self._log.error(str(error), again_in_seconds=_AGAIN)
@@ -207,6 +210,7 @@ class Manager:
         self._log.info("MPS daemon is healthy", resource=name, active_thread_percentage=share)
 
     def _read_node(self, config: Configuration, source: Source) -> Node:
+        self._wait = None
         kind = source.platform(config.text("device-discovery-strategy"))
         self._log.info(f"Detected platform: {kind}")
         if kind != "nvml":
@@ -217,7 +221,11 @@ class Manager:
         except node.NvmlError as error:
             fail = config.switch("fail-on-init-error")
             if not fail and (error.missing or not config.uses_cdi):
-                self._log.warning(f"Failed to initialize NVML: {error}")
+                # A node without a driver is no reason to try again: what is installed is noticed.
+                self._wait = None if error.missing else _AGAIN
+                again = {"again_in_seconds": self._wait} if self._wait else {}
+                fix = node.remedy(str(error))
+                self._log.warning(f"Failed to initialize NVML: {error} | {fix}", **again)
                 return Node("nvml")
             self._log.error(f"Failed to initialize NVML: {error}")
             for line in _ADVICE:

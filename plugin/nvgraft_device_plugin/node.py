@@ -93,7 +93,7 @@ class NvmlError(Exception):
         self.missing = missing
 
 
-def _find(root: str, name: str) -> str:
+def find(root: str, name: str) -> str:
     """Return the path of a library below the driver root, else its name for the loader."""
     for directory in _DIRECTORIES:
         path = os.path.join(root, directory, name)
@@ -104,7 +104,7 @@ def _find(root: str, name: str) -> str:
 
 def _load(root: str, name: str) -> ctypes.CDLL | None:
     try:
-        return ctypes.CDLL(_find(root, name))
+        return ctypes.CDLL(find(root, name))
     except OSError:
         return None
 

@@ -97,14 +97,15 @@ class LiveSource(node.Nvml):
         return cdi_files.live_specification(node, configuration)
 
     def signs(self) -> tuple[str, ...]:
-        """Return the names of the driver's nodes and directories."""
+        """Return the names of NVML, and of the driver's nodes and directories."""
         patterns = (
             "/dev/nvidia[0-9]*",
             "/dev/nvidia-caps/*",
             "/proc/driver/nvidia/gpus/*",
             "/proc/driver/nvidia/capabilities/gpu*/mig/gi*/ci*",
         )
-        return tuple(sorted(name for pattern in patterns for name in glob.glob(pattern)))
+        names = sorted(name for pattern in patterns for name in glob.glob(pattern))
+        return node.find(self.root, NVML_LIBRARY), *names
 
 
 class RecordedSource:
