@@ -224,6 +224,17 @@ def test_links_and_levels_are_of_the_topology() -> None:
     assert ".has_fabric = 1" in switched
 
 
+def test_gpus_of_one_node_without_a_topology() -> None:
+    """Where the document says nothing of NUMA nodes, GPUs are neighbours in one: nvidia-smi topo
+    never prints an unknown path between two GPUs. A GPU beside the nodes that it names is unknown.
+    """
+    node = "{\n  0,\n  40}"
+    assert node in data.c_source(parsed())
+    assert node in data.c_source(parsed(_topology={"nvlink": "switch"}))
+    one = {"numa": [{"node": 0, "cpus": "0-3", "gpus": [1]}]}
+    assert node not in data.c_source(parsed(_topology=one))
+
+
 def test_gpus_share_answers_but_no_handles() -> None:
     """Equal answers stand in the file once; GPU instances, whose addresses are handles, do not."""
     source = data.c_source(parse_host(document_of_two(mig("3g.40gb")), "x.json"))

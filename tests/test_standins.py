@@ -85,7 +85,7 @@ def test_what_is_not_recorded_is_not_known() -> None:
     for field in ("sm_count", "memory_mib", "ecc_mode", "persistence_mode", "power_limit_mw"):
         assert f".{field} = SIM_UNKNOWN" in source
     assert ".temperature_c = {0}" in source
-    assert ".topology = NULL" in source
+    assert ".cpus = NULL" in source
 
 
 def test_the_driver_store_of_wsl2_answers() -> None:

@@ -97,5 +97,5 @@ class Topology(Strict):
         default=None,
         max_length=GPU_LIMIT,
         description="a row for each GPU, as `nvidia-smi topo -m` prints it without NVLink; default:"
-        " NODE within a NUMA node, else SYS",
+        " NODE within a NUMA node, else SYS; without `numa` there is one node",
     )

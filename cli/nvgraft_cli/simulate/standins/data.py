@@ -285,19 +285,17 @@ def _numa(host: Host, index: int) -> NumaNode | None:
 
 
 def _levels(host: Host, index: int) -> list[int]:
-    """Return the topology level of one GPU to each; empty if it is not known."""
-    topology = host.topology
-    if topology is None:
-        return []
-    if topology.levels is not None:
+    """Return the topology level of one GPU to each; empty if it is not known. A host of which no
+    NUMA node is known counts as one of a single node.
+    """
+    topology, every = host.topology, range(len(host.nvml.gpus))
+    if topology is not None and topology.levels is not None:
         return [_LEVELS[level] for level in topology.levels[index]]
     own = _numa(host, index)
-    if own is None:
+    if own is None and topology is not None and topology.numa:
         return []
-    return [
-        0 if other == index else _LEVELS["NODE" if other in own.gpus else "SYS"]
-        for other in range(len(host.nvml.gpus))
-    ]
+    near = every if own is None else own.gpus
+    return [0 if other == index else _LEVELS["NODE" if other in near else "SYS"] for other in every]
 
 
 def _nvlinks(host: Host, index: int, values: Mapping[str, Any]) -> list[str]:
