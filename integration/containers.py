@@ -85,6 +85,17 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
   snapshotter = "native"
 """
 
+
+def set_mode(mode: str, hooks: str = "one") -> str:
+    """Return the commands that set config.toml's mode, and the number of hooks of CDI edits, on a
+    simulated host.
+    """
+    return (
+        f'sed -i \'s/^mode.*/mode = "{mode}"/; /^simulated-host/a cdi-hooks = "{hooks}"\''
+        " /etc/nvidia-container-runtime/config.toml"
+    )
+
+
 MPS = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 
 

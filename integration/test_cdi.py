@@ -178,6 +178,25 @@ def test_podman_takes_the_specification_of_a_plan(bundle: Bundle) -> None:
     assert {path: options.get(path, set()) & words for path, words in expected.items()} == expected
 
 
+@pytest.mark.requires("podman")
+def test_podman_takes_the_specification_of_edits(bundle: Bundle) -> None:
+    """A plan of CDI edits loses nothing in its specification: the container has the one GPU, the
+    variables and the links.
+    """
+    (bundle.path / "rootfs/inside").write_text(f"{INSIDE}\nenv")
+    bundle.edit(environment("NVIDIA_VISIBLE_DEVICES=1"))
+    plan = f"{bundle.installed.cli} plan --bundle {bundle.path} --mode jit-cdi --format cdi"
+    write = f"mkdir -p /etc/cdi && {plan} > /etc/cdi/plan.json"
+    done = by_podman(bundle, write, "nvgraft/plan=container")
+    assert done.returncode == 0, done.stderr
+    assert "not in the CDI specification" not in done.stderr
+    lines = done.stdout.splitlines()
+    assert {"/dev/nvidia1", "NVIDIA_CTK_LIBCUDA_DIR=/usr/lib/x86_64-linux-gnu"} <= set(lines)
+    assert "/dev/nvidia0" not in lines
+    assert sum(line.startswith("GPU ") for line in lines) == 1
+    assert "libcuda.so.1 => /" in done.stdout
+
+
 #: Changes the host while its specification is kept up to date, and prints the specifications.
 REFRESHED = """
 await() {{ for i in $(seq 100); do [ "$(grep -c '"event": "written"' /run/log)" = $1 ] && return; sleep 0.1; done; cat /run/log; exit 9; }}

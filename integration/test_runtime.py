@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from containers import CONFIG, HOST, LOOK, Bundle, Run, environment
+from containers import CONFIG, HOST, LOOK, Bundle, Run, environment, set_mode
 from test_engines import CONTAINERD, DENIED, LIBCUDA, assert_grafted
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64", "cgroup-v1")
@@ -86,16 +86,6 @@ def test_containerd_with_the_wrapper_as_its_runtime(plain: Bundle) -> None:
     run = f"ctr -a /run/containerd-test.sock run {options} {plain.name}"
     done = plain.on_host(f"{CONTAINERD}\n{run}; code=$?; kill $!; exit $code")
     assert_grafted(done, devices=True)
-
-
-def set_mode(mode: str, hooks: str = "one") -> str:
-    """Return the commands that set config.toml's mode, and the number of hooks of CDI edits, on a
-    simulated host.
-    """
-    return (
-        f'sed -i \'s/^mode.*/mode = "{mode}"/; /^simulated-host/a cdi-hooks = "{hooks}"\''
-        " /etc/nvidia-container-runtime/config.toml"
-    )
 
 
 @pytest.mark.parametrize("hooks", ["one", "each"])

@@ -32,7 +32,7 @@ from nvgraft.plan.actions import (
     WriteFile,
 )
 from nvgraft.plan.document import action_document, plan_document
-from nvgraft.plan.edit_actions import AddGroup, RunHook, SetVariable
+from nvgraft.plan.edit_actions import AddGroup, AllowNode, MakeNode, RunHook, SetVariable
 from nvgraft.plan.planner import make_plan
 from nvgraft.plan.settings import Settings
 from nvgraft.request.request import Request
@@ -113,14 +113,44 @@ REASON = {"capability": "compute", "row": "libcuda.so", "found": "loader cache"}
             {"op": "ldcache", "dirs": ["/a", "/b"], "why": REASON},
         ),
         (SetVariable("A", "b", WHY), {"op": "env", "name": "A", "value": "b", "why": REASON}),
+        (
+            MakeNode("/h", "/dev/x", "b", (7, 1), 0o660, 5, 44, WHY, placeholder=True),
+            {
+                "op": "mount",
+                "type": "bind",
+                "kind": "device",
+                "source": "/h",
+                "target": "/dev/x",
+                "options": ["rw"],
+                "mode": "0660",
+                "rdev": [7, 1],
+                "node": "b",
+                "uid": 5,
+                "gid": 44,
+                "why": REASON,
+            },
+        ),
+        (
+            AllowNode("b", 7, 1, "rwm", WHY),
+            {
+                "op": "allow-device",
+                "type": "b",
+                "major": 7,
+                "minor": 1,
+                "access": "rwm",
+                "why": REASON,
+            },
+        ),
         (AddGroup(44, WHY), {"op": "group", "gid": 44, "why": REASON}),
         (
-            RunHook("createContainer", "/h", ["h", "x"], WHY),
+            RunHook("createContainer", "/h", ["h", "x"], ["A=b"], None, WHY),
             {
                 "op": "hook",
                 "stage": "createContainer",
                 "path": "/h",
                 "args": ["h", "x"],
+                "env": ["A=b"],
+                "timeout": None,
                 "why": REASON,
             },
         ),

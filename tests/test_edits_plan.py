@@ -6,20 +6,28 @@ from typing import Any
 
 import pytest
 
+from bundles import make_bundle
 from nvgraft.base.errors import Refusal
 from nvgraft.cdi.edits import CdiEdits, CdiHook, CdiMount, CdiNode
 from nvgraft.cdi.reader import SpecificationFile
+from nvgraft.cdi.specification import HookProgram
 from nvgraft.plan.actions import Injection
+from nvgraft.plan.document import action_document
+from nvgraft.plan.edit_actions import RunHook
 from nvgraft.request.config import Config
 from nvgraft.request.decision import Decision
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.edits import Edited, Origin
 from nvgraft_cli.case.edits_plan import plan_edits, requested
 from nvgraft_cli.case.hosts import HostSide, read_snapshot
+from nvgraft_cli.case.planning import Case
 from nvgraft_cli.case.specifications import read_specifications
+from nvgraft_cli.cdi.planned import planned_spec
 from nvgraft_cli.diff.readers import cdi_side
 from nvgraft_cli.shell.main import main
+from nvgraft_specs import cdi_hooks
 from nvgraft_specs.models.plan import parse_plan
+from nvgraft_specs.names import HOOK_TIMEOUT
 
 EXAMPLES = Path(__file__).parent.parent / "docs" / "examples"
 Captured = pytest.CaptureFixture[str]
@@ -90,7 +98,8 @@ def test_a_group_for_a_node_that_only_its_group_may_open(capsys: Captured) -> No
     with open_container(str(EXAMPLES / "one-gpu")) as container:
         target = container.target("x86_64", module=True)
         decision = Decision("inject", "asked", request=requested(container, host.config))
-        plan = plan_edits([Edited(CdiEdits(nodes=[node], gids=[44, 44]))], host, decision, target)
+        edited = Edited(CdiEdits(nodes=[node], gids=[44, 44]))
+        plan = plan_edits([edited], host, decision, target, (0, 0))
     groups = [action for action in plan.actions if action.op == "group"]
     assert [vars(action)["gid"] for action in groups] == [44]
 
@@ -102,9 +111,150 @@ def plan_of(edits: CdiEdits) -> Injection:
         target = container.target("x86_64", module=True)
         decision = Decision("inject", "asked", request=requested(container, host.config))
         edited = Edited(edits, Origin("/etc/cdi/nvidia.yaml", "nvidia.com/gpu", "0"))
-        plan = plan_edits([edited], host, decision, target)
+        plan = plan_edits([edited], host, decision, target, (1000, 1001))
     assert isinstance(plan, Injection)
     return plan
+
+
+def test_a_node_is_made_as_the_edits_say() -> None:
+    """A node has its type, mode and owner, by default those of the process; its rule has the access
+    that the edits name, by default to make nodes, too. A FIFO has no rule, and equal rules are one.
+    """
+    nodes = [
+        CdiNode("/dev/a", host_path="/dev/nvidia0", major=195, mode=0o100640, uid=7, gid=44),
+        CdiNode("/dev/b", type="c", major=195, minor=0),
+        CdiNode("/dev/c", type="b", major=7, minor=1, permissions="r", uid=0),
+        CdiNode("/dev/d", type="p", mode=0o600),
+    ]
+    actions = [action_document(action) for action in plan_of(CdiEdits(nodes=nodes)).actions]
+    made = [action for action in actions if action["op"] == "mount"]
+    of_nodes = ("target", "source", "node", "rdev", "mode", "uid", "gid")
+    assert [[action[name] for name in of_nodes] for action in made] == [
+        ["/dev/a", "/dev/nvidia0", "c", [195, 0], "0640", 7, 44],
+        ["/dev/b", "/dev/b", "c", [195, 0], "0666", 1000, 1001],
+        ["/dev/c", "/dev/c", "b", [7, 1], "0666", 0, 1001],
+        ["/dev/d", "/dev/d", "p", [0, 0], "0600", 1000, 1001],
+    ]
+    rules = [action for action in actions if action["op"] == "allow-device"]
+    of_rules = ("type", "major", "minor", "access")
+    assert [[action[name] for name in of_rules] for action in rules] == [
+        ["c", 195, 0, "rwm"],
+        ["b", 7, 1, "r"],
+    ]
+
+
+def test_mounts_of_other_file_systems() -> None:
+    """A tmpfs is one of the plan, with the mode that a runtime gives it; another file system is
+    named.
+    """
+    mounts = [
+        CdiMount("tmpfs", "/opt/a", ("nosuid", "mode=1777"), "tmpfs"),
+        CdiMount("none", "/opt/b", ("ro",), "tmpfs"),
+        CdiMount("/dev/x", "/opt/c", ("ro",), "ext4"),
+        CdiMount("/etc", "/opt/d", ("ro", "rbind"), "none"),
+    ]
+    plan = plan_of(CdiEdits(mounts=mounts))
+    made = [action_document(action) for action in plan.actions if action.op == "mount"]
+    assert [(a["type"], a["target"], a["options"], a.get("data")) for a in made] == [
+        ("tmpfs", "/opt/a", ["nosuid", "rw"], {"mode": "1777"}),
+        ("tmpfs", "/opt/b", ["ro"], {"mode": "0755"}),
+        ("bind", "/opt/d", ["ro"], None),
+    ]
+    assert [finding.id for finding in plan.findings] == ["cdi-edit-not-shown"]
+
+
+def test_edits_without_an_action() -> None:
+    """Network interfaces and resource control, which NVIDIA's devices do not use, are findings."""
+    plan = plan_of(CdiEdits(net_devices=[("mlx0", "rdma0")], intel_rdt={"closID": "x"}))
+    assert plan.actions == ()
+    assert [finding.message.partition(" is of")[0] for finding in plan.findings] == [
+        "the network interface mlx0 as rdma0",
+        "linux.intelRdt",
+    ]
+
+
+def test_a_specification_of_edits_lacks_nothing() -> None:
+    """`--format cdi` writes the edits as they are: variables, groups, owners, options, and hooks of
+    anybody.
+    """
+    whole = CdiEdits(
+        env=["A=b"],
+        nodes=[CdiNode("/dev/nvidia0", type="c", major=195, mode=0o640, uid=7, permissions="rw")],
+        hooks=[CdiHook("poststop", "/opt/x/hook", ("hook", "do"), ("C=d",), 7)],
+        mounts=[CdiMount("/etc", "/opt/d", ("ro", "rbind", "rslave"))],
+        gids=[44],
+    )
+    written = planned_spec(plan_of(whole), None)
+    assert written.left_out == []
+    assert [device.edits for device in written.document.devices] == [whole]
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_another_program_for_the_hooks_of_a_specification(each: bool) -> None:
+    """--nvidia-cdi-hook-path names the program of the known steps, which gets each in a hook of its
+    own; hooks of strangers stay.
+    """
+    steps = [["create-symlinks", "--link", "x::/y"], ["update-ldcache", "--folder", "/z"]]
+    stranger = CdiHook("createContainer", "/opt/x/hook", ("hook", "do"))
+    hooks = HookProgram("/usr/bin/nvgraft-cdi-hook", together=not each).hooks(steps)
+    document = planned_spec(plan_of(CdiEdits(hooks=[*hooks, stranger])), "/bin/nvidia-ctk").document
+    assert [hook.args for hook in document.devices[0].edits.hooks] == [
+        ("nvidia-ctk", "hook", *steps[0]),
+        ("nvidia-ctk", "hook", *steps[1]),
+        ("hook", "do"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"), [({}, {"steps"}), ({"cdi_hooks": "each"}, {*cdi_hooks.ALL_STEPS})]
+)
+def test_the_hooks_are_those_of_the_runtime(settings: dict[str, Any], words: set[str]) -> None:
+    """The program, one hook or one for each step, environment and time limit are as in
+    config.json.
+    """
+    host = HostSide("runfile-a10x2", Config(**settings), read_snapshot("runfile-a10x2"))
+    with open_container(str(EXAMPLES / "one-gpu")) as container:
+        plan = Case(host, container, "jit-cdi").outcome[0]
+    runs = [action for action in plan.actions if isinstance(action, RunHook)]
+    assert {run.args[1] for run in runs} == words
+    assert {(run.path, run.env, run.timeout) for run in runs} == {
+        ("/usr/bin/nvgraft-cdi-hook", cdi_hooks.ENVIRONMENT, HOOK_TIMEOUT)
+    }
+
+
+@pytest.mark.parametrize("mode", ["cdi", "runtime"])
+def test_devices_of_annotations(mode: str, tmp_path: Path, capsys: Captured) -> None:
+    """The plan has the devices that annotations name, and says so; those of variables do not
+    count.
+    """
+    bundle = make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=0")
+    config = bundle / "config.json"
+    document = json.loads(config.read_text())
+    document["annotations"] = {"cdi.k8s.io/x": "nvidia.com/gpu=1"}
+    config.write_text(json.dumps(document))
+    words = ["--container", str(bundle), "--host", "runfile-a10x2", "--mode", mode]
+    plan = planned(capsys, *words)
+    assert plan["request"]["devices"] == ["nvidia.com/gpu=1"]
+    assert plan["request"]["devices_from"] == "annotation cdi.k8s.io/x"
+    nodes = {action["target"] for action in of(plan, "mount") if "node" in action}
+    assert "/dev/nvidia1" in nodes
+    assert "/dev/nvidia0" not in nodes
+
+
+def test_the_loader_searches_what_its_configuration_names(tmp_path: Path) -> None:
+    """An image whose ld.so.conf does not include ld.so.conf.d gets the driver's files, but its
+    loader does not find those of another directory, as with the reference.
+    """
+    folder = "/usr/lib/wsl/drivers/nv_dispi.inf_amd64_9c2f6e0b1a7d4c35"
+    host = HostSide("wsl2-rtx3090", Config(), read_snapshot("wsl2-rtx3090"))
+    found: list[dict[str, str]] = []
+    for line in ("/usr/lib64", "include /etc/ld.so.conf.d/*.conf"):
+        bundle = make_bundle(tmp_path / str(len(found)), "NVIDIA_VISIBLE_DEVICES=all")
+        (bundle / "rootfs/etc").mkdir(exist_ok=True)
+        (bundle / "rootfs/etc/ld.so.conf").write_text(f"{line}\n")
+        with open_container(str(bundle)) as container:
+            found.append(dict(Case(host, container, "jit-cdi").outcome[0].links))
+    assert found == [{}, {f"{folder}/libcuda.so.1": "libcuda_loader.so"}]
 
 
 def test_a_stale_specification() -> None:
@@ -183,6 +333,22 @@ def test_one_container_in_two_modes(capsys: Captured) -> None:
     out = capsys.readouterr().out
     assert "training in mode legacy" in out
     assert "cuda>=12.0" in out.split("→")[0]  # which jit-cdi does not check
+
+
+def test_nodes_of_both_modes_differ_by_what_is_unusual(tmp_path: Path, capsys: Captured) -> None:
+    """A node that the runtime makes for root is the one that the hook binds; one of another owner
+    is not.
+    """
+    bundle = make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=0")
+    words = ["diff", "--mode", "legacy,jit-cdi", "--host", "runfile-a10x2", str(bundle)]
+    assert main(words) == 1
+    assert "~ device node" not in capsys.readouterr().out
+    config = bundle / "config.json"
+    document = json.loads(config.read_text())
+    document["process"]["user"] = {"uid": 7, "gid": 8}
+    config.write_text(json.dumps(document))
+    assert main(words) == 1
+    assert "~ device node /dev/nvidia0: uid null → 7; gid null → 8" in capsys.readouterr().out
 
 
 def test_the_container_of_two_modes_is_named_by_the_option(capsys: Captured) -> None:

@@ -8,6 +8,7 @@ import pytest
 from nvgraft_cli.install.install import CannotInstall
 from nvgraft_cli.register import installation
 from nvgraft_cli.register.change import CannotRegister
+from nvgraft_cli.shell import installed
 from nvgraft_cli.shell.main import main
 
 LAUNCHER = '#!{python} -ISB\nimport sys\n\nsys.path.append("{prefix}/lib/nvgraft/hook")\n'
@@ -138,8 +139,8 @@ def test_the_default_prefix_is_the_installations_own(monkeypatch: pytest.MonkeyP
     """An installed command registers its own prefix; a checkout, which must not be registered,
     stands for /usr/local.
     """
-    assert installation.default_prefix() == "/usr/local"
+    assert installed.default_prefix() == "/usr/local"
     monkeypatch.setattr(
-        installation, "__file__", "/opt/gpu/lib/nvgraft/cli/nvgraft_cli/register/installation.py"
+        installed, "__file__", "/opt/gpu/lib/nvgraft/cli/nvgraft_cli/shell/installed.py"
     )
-    assert installation.default_prefix() == "/opt/gpu"
+    assert installed.default_prefix() == "/opt/gpu"

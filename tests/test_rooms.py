@@ -41,7 +41,7 @@ ALLOWED = {
         "install": "",
         "simulate": "shell simulate/standins",
         "simulate/standins": "",
-        "cdi": "case inventory register shell",
+        "cdi": "case inventory shell",
         "container_cli": "",
         "diff": "case case/image export shell",
         "docker_v1": "",

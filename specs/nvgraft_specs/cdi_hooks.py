@@ -12,6 +12,12 @@ steps are taken in this order, all or nothing.
 Source: reference behaviour 10.3 and the rules of nvidia-cdi-hook. Data only.
 """
 
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 #: The installed program, and the reference's, which takes the same sub-commands.
 PROGRAM = "nvgraft-cdi-hook"
 REFERENCE_PROGRAM = "nvidia-cdi-hook"
@@ -54,6 +60,24 @@ CONFIG_OPTION = "--config"
 #: variables with the container's (SECURITY R1). It is the reference's, and the program reads
 #: no variable.
 ENVIRONMENT = ("NVIDIA_CTK_DEBUG=false",)
+
+
+def steps_of(args: Sequence[str]) -> list[list[str]]:
+    """Return the steps of a hook's arguments, which begin with argv[0], each as its words."""
+    words = list(args[1:])
+    if words[:1] == [CTK_WORD]:
+        del words[0]
+    while words[:1] == [CONFIG_OPTION]:
+        del words[:2]
+    if words[:1] != [STEPS]:
+        return [words] if words else []
+    steps: list[list[str]] = [[]]
+    for word in words[1:]:
+        if word == NEXT:
+            steps.append([])
+        else:
+            steps[-1].append(word)
+    return [step for step in steps if step]
 
 
 def in_one(steps: list[list[str]], config: str = "") -> list[str]:

@@ -7,10 +7,11 @@ its own for the steps, with the same code.
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from nvgraft.base.errors import Refusal
 from nvgraft.base.finding import Finding
-from nvgraft.cdi.edits import CdiHook, CdiMount, CdiNode
+from nvgraft.cdi.edits import CdiEdits, CdiHook, CdiMount, CdiNode
 from nvgraft.container.offline_target import OfflineTarget
 from nvgraft.formats.ldcache import loader_flags
 from nvgraft.formats.tree import PathError
@@ -26,11 +27,12 @@ from nvgraft.plan.actions import (
     Plan,
     PlanHost,
     PlanTarget,
+    Tmpfs,
     UpdateLoaderCache,
     Why,
     WriteFile,
 )
-from nvgraft.plan.edit_actions import AddGroup, RunHook, SetVariable
+from nvgraft.plan.edit_actions import AddGroup, AllowNode, RunHook, SetVariable
 from nvgraft.plan.hook_steps import PARAMS, TEXT_LIMIT, StepPlanner
 from nvgraft.plan.layout import Layout
 from nvgraft.plan.soname_links import soname_links
@@ -44,6 +46,7 @@ from nvgraft_cli.case.edits import UNMOUNTABLE, Edited, Origin
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_specs import catalogue, cdi_hooks, names
+from nvgraft_specs.graphics_files import NODE_ACCESS
 
 #: The programs whose steps are known.
 _PROGRAMS = frozenset({cdi_hooks.PROGRAM, cdi_hooks.REFERENCE_PROGRAM, cdi_hooks.CTK_PROGRAM})
@@ -53,6 +56,14 @@ _SHOWN = ("nodev", "noexec", "nosuid", "ro")
 
 #: What CDI edits give whatever is requested: the driver's 64-bit files.
 _CAPABILITIES = tuple(name for name in names.CAPABILITIES if name != "compat32")
+
+
+class EditedContainer(Injection):
+    """A plan of CDI edits, which it has in the order in which they are applied."""
+
+    def __init__(self, plan: Injection, edits: Iterable[CdiEdits]) -> None:
+        vars(self).update(vars(plan))
+        self.edits = tuple(edits)
 
 
 def requested(container: ContainerSide, config: Config, names: Sequence[str] = ()) -> Request:
@@ -93,20 +104,26 @@ def edits_request(ids: Sequence[str], source: str) -> Request:
 
 
 def plan_edits(
-    edited: Sequence[Edited], host: HostSide, decision: Decision, target: OfflineTarget
-) -> Plan:
+    edited: Sequence[Edited],
+    host: HostSide,
+    decision: Decision,
+    target: OfflineTarget,
+    user: tuple[int, int],
+) -> EditedContainer:
     """Return the plan of edits, in the order in which a runtime carries them out.
 
     :param decision: with the request.
+    :param user: uid and gid of the container's process, which own nodes that name no owner.
     :raises Refusal: the runtime could not start the container, or a hook would fail.
     """
     facts = host.facts
     assert decision.request is not None
-    planner = _EditPlanner(facts, target)
+    planner = _EditPlanner(facts, target, user)
     for part in edited:
         planner.add(part)
     actions = planner.actions
-    steps, findings = _steps(hook for part in edited for hook in part.edits.hooks)
+    steps, unknown = _steps(hook for part in edited for hook in part.edits.hooks)
+    findings = planner.findings + unknown
     if planner.not_recorded:
         count, first = len(planner.not_recorded), planner.not_recorded[0]
         message = f"the document of the host lacks {count} files of the edits, such as {first}"
@@ -117,10 +134,11 @@ def plan_edits(
         after = OfflineTarget(before, facts.machine, (), module=not host.config.simulated_host)
         made = StepPlanner(after, _params(facts)).plan(steps)
         findings += made.findings
-        actions += _in_documents(made.actions, tuple(_libraries(actions, facts)), findings)
+        libraries = tuple(_libraries(actions, facts))
+        actions += _in_documents(made.actions, before, libraries, findings)
     links = _soname_links(target, actions, facts, findings)
     report = facts.report
-    return Injection(
+    plan = Injection(
         decision.reason,
         PlanHost(
             name=facts.name,
@@ -141,6 +159,7 @@ def plan_edits(
         links,
         tuple(findings),
     )
+    return EditedContainer(plan, (part.edits for part in edited))
 
 
 def _soname_links(
@@ -153,9 +172,7 @@ def _soname_links(
     links: dict[str, str] = {}
     for action in actions:
         if isinstance(action, UpdateLoaderCache):
-            directories = {*action.directories, *(action.searched or ())}
-            mounted = [item for item in action.libraries if item.directory in directories]
-            found, notes = soname_links(tree, mounted)
+            found, notes = soname_links(tree, action.libraries)
             links |= found
             findings += notes
     return tuple(sorted(links.items()))
@@ -164,12 +181,15 @@ def _soname_links(
 class _EditPlanner:
     """Plans edits one after the other on one container."""
 
-    def __init__(self, host: Host, target: OfflineTarget) -> None:
+    def __init__(self, host: Host, target: OfflineTarget, user: tuple[int, int]) -> None:
         self._host = host
+        self._user = user
         self._root = host.root.rstrip("/")
         self._layout = Layout(target, cgroups=True, root=host.root)
         self._after: list[Action] = []
+        self.findings: list[Finding] = []
         self._groups: set[int] = set()
+        self._rules: set[tuple[str, int, int, str]] = set()
         self.library_directory = "/usr/lib"
         #: Sources of mounts that the document of the host does not have.
         self.not_recorded: list[str] = []
@@ -194,7 +214,7 @@ class _EditPlanner:
             name, _, value = variable.partition("=")
             self._layout.actions.append(SetVariable(name, value, Why("", name, f"of {origin}")))
         for gid in edits.gids:
-            if gid not in self._groups:
+            if gid and gid not in self._groups:
                 self._groups.add(gid)
                 why = Why("", "additionalGids", f"the group of a device node, of {origin}")
                 self._layout.actions.append(AddGroup(gid, why))
@@ -202,9 +222,15 @@ class _EditPlanner:
             self._add_node(node, origin)
         for mount in edits.mounts:
             self._add_mount(mount, origin)
+        for host_name, name in edits.net_devices:
+            self._leave_out(f"the network interface {host_name} as {name}", origin)
+        if edits.intel_rdt is not None:
+            self._leave_out("linux.intelRdt", origin)
         for hook in edits.hooks:
             why = Why("", hook.stage, f"of {origin}")
-            self._after.append(RunHook(hook.stage, hook.path, hook.args, why))
+            self._after.append(
+                RunHook(hook.stage, hook.path, hook.args, hook.env, hook.timeout, why)
+            )
 
     def _add_node(self, node: CdiNode, origin: Origin) -> None:
         why = Why("", node.path, f"a device node of {origin}")
@@ -213,15 +239,25 @@ class _EditPlanner:
         found = self._host.tree.lstat(source) or self._host.tree.lstat(node.path)
         if found is not None and found.rdev is not None and not node.major:
             rdev = found.rdev
-        mode = 0o666 if node.mode is None else node.mode
+        kind = node.type if node.type in _KINDS else "c"
+        mode = 0o666 if node.mode is None else node.mode & 0o7777
+        uid = self._user[0] if node.uid is None else node.uid
+        gid = self._user[1] if node.gid is None else node.gid
         path = self._layout.resolve(node.path)
-        self._layout.placeholder(path, mode, why, accept="char", rdev=rdev)
-        # The runtime makes a node, and binds the host's in a user namespace.
-        self._layout.bind("device", "dev", source, path, ("rw",), mode, why, rdev)
-        self._layout.allow_device(rdev, why)
+        self._layout.placeholder(path, mode, why, accept=_KINDS[kind], rdev=rdev)
+        self._layout.node(source, path, kind, rdev, mode, (uid, gid), why)
+        rule = (kind, *rdev, node.permissions or NODE_ACCESS)
+        if kind != "p" and rule not in self._rules:
+            self._rules.add(rule)
+            self._layout.actions.append(AllowNode(*rule, why))
 
     def _add_mount(self, mount: CdiMount, origin: Origin) -> None:
         why = Why(_capability(mount.target), mount.target, f"a mount of {origin}")
+        options = tuple(option for option in _SHOWN if option in mount.options)
+        options = options if "ro" in options else (*options, "rw")
+        if mount.type not in ("", "bind", "none") and not {"bind", "rbind"} & {*mount.options}:
+            self._add_file_system(mount, options, why, origin)
+            return
         path = mount.source
         if self._root and path.startswith(self._root + "/"):
             path = path.removeprefix(self._root)
@@ -236,8 +272,6 @@ class _EditPlanner:
                 return
             text = f'{UNMOUNTABLE}"{mount.source}": no such file or directory'
             raise Refusal("", text, _stale(origin))
-        options = tuple(option for option in _SHOWN if option in mount.options)
-        options = options if "ro" in options else (*options, "rw")
         target = self._layout.resolve(mount.target)
         if node.type == "dir":
             self._layout.directory(target, 0o755, why)
@@ -250,6 +284,32 @@ class _EditPlanner:
         self._layout.bind(kind, "driver", resolved, target, options, node.mode, why, size=node.size)
         if os.path.basename(target).startswith("libcuda.so."):
             self.library_directory = os.path.dirname(target)
+
+    def _add_file_system(
+        self, mount: CdiMount, options: tuple[str, ...], why: Why, origin: Origin
+    ) -> None:
+        """Plan a mount that is not a bind: a tmpfs, or one that a plan does not show."""
+        target = self._layout.resolve(mount.target)
+        self._layout.directory(target, 0o755, why)
+        if mount.type == "tmpfs":
+            data = dict(option.partition("=")[::2] for option in mount.options)
+            mode = data.get("mode", "")
+            octal = int(mode, 8) if mode and not mode.strip("01234567") else _TMPFS_MODE
+            self._layout.actions.append(Tmpfs(target, options, octal & 0o7777, why))
+            return
+        self._leave_out(f"a mount of the type {mount.type} on {mount.target}", origin)
+
+    def _leave_out(self, what: str, origin: Origin) -> None:
+        message = f"{what} is of {origin}, and not among the actions of a plan"
+        hint = "look at it there"
+        self.findings.append(Finding("cdi-edit-not-shown", "info", message, hint))
+
+
+#: The mode of a mount point that runc makes, which a tmpfs without one gets.
+_TMPFS_MODE = 0o755
+
+#: Type of a device node -> its name in a tree.
+_KINDS = {"c": "char", "b": "block", "p": "fifo"}
 
 
 def _stale(origin: Origin) -> str:
@@ -326,10 +386,26 @@ def _libraries(actions: Iterable[Action], host: Host) -> Iterator[MountedLibrary
         yield MountedLibrary(directory, name, facts.soname or name, flags)
 
 
+def _resolved(tree: PlannedTree, directories: Iterable[str]) -> Iterator[str]:
+    """Yield the paths to which directories of the loader's configuration lead."""
+    for directory in directories:
+        with suppress(PathError):
+            yield tree.resolve(directory)
+
+
 def _in_documents(
-    actions: Iterable[Action], libraries: tuple[MountedLibrary, ...], findings: list[Finding]
+    actions: Iterable[Action],
+    tree: PlannedTree,
+    libraries: Sequence[MountedLibrary],
+    findings: list[Finding],
 ) -> Iterator[Action]:
-    """Yield what a hook makes as actions that a plan's document has."""
+    """Yield what a hook makes as actions that a plan's document has.
+
+    :param tree: the container with the mounts of the edits.
+    :param libraries: those of the driver in it. The step for the loader cache enters those in the
+        directories of the image's configuration alone, to which it adds its own where that has the
+        line for it.
+    """
     for action in actions:
         if isinstance(action, PlaceFile):
             yield WriteFile(action.path, action.mode, action.content, action.why)
@@ -337,6 +413,8 @@ def _in_documents(
             message = f"a hook sets the mode of {action.path} to {action.mode:04o}"
             findings.append(Finding("cdi-hook-mode", "info", message, "nothing to do"))
         elif isinstance(action, UpdateLoaderCache):
-            yield UpdateLoaderCache(action.directories, action.why, libraries, action.searched)
+            listed = {*action.directories, *_resolved(tree, action.directories)}
+            entered = tuple(item for item in libraries if item.directory in listed)
+            yield UpdateLoaderCache(action.directories, action.why, entered, action.searched)
         else:
             yield action

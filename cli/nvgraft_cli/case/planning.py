@@ -323,7 +323,8 @@ class Case:
         if self._edits:
             from nvgraft_cli.case.edits_plan import plan_edits
 
-            return plan_edits(self._edits, self.host, decision, target)
+            uid, groups = self._given.user
+            return plan_edits(self._edits, self.host, decision, target, (uid, groups[0]))
         request, settings = decision.request, self.host.settings
         if not self.host.gpus_known:
             request = _of_files(request)

@@ -119,8 +119,15 @@ def _node(device: object) -> CdiNode | None:
         return None
     if not isinstance(major, int) or not isinstance(minor, int):
         return None
-    mode = device.get("fileMode")
-    return CdiNode(path, major=major, minor=minor, mode=mode if isinstance(mode, int) else None)
+    mode, uid, gid = (device.get(name) for name in ("fileMode", "uid", "gid"))
+    return CdiNode(
+        path,
+        major=major,
+        minor=minor,
+        mode=mode if isinstance(mode, int) else None,
+        uid=uid if isinstance(uid, int) else 0,
+        gid=gid if isinstance(gid, int) else 0,
+    )
 
 
 def _mount(mount: object, host: "HostSide") -> CdiMount | CdiNode | None:

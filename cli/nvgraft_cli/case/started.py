@@ -27,7 +27,8 @@ from nvgraft_cli.case.edits import GENERATED, Edited, Origin
 from nvgraft_cli.case.handover import HOOK_IS
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.specifications import inject, read_trusted_registry, registry_in
-from nvgraft_specs import cdi_hooks, names
+from nvgraft_cli.shell.installed import default_prefix
+from nvgraft_specs import names
 
 if TYPE_CHECKING:
     from nvgraft.cdi.classes import ClassDevices
@@ -41,7 +42,8 @@ _HOOK: dict[str, object] = {"path": f"/usr/bin/{names.HOOK_NAMES[-1]}", "args": 
 #: How a specification of a recorded host names its devices, as nvidia-ctk does by default.
 _STRATEGIES = ("index", "uuid")
 _AT_THE_START = Origin(maker="the edits that the runtime generates at the start")
-_PROGRAM = HookProgram(f"/usr/bin/{cdi_hooks.PROGRAM}", together=True)
+#: The runtime of a recorded host. Its hooks are beside it.
+_RUNTIME = "/usr/bin/nvgraft-runtime"
 
 
 class Started(NamedTuple):
@@ -73,7 +75,8 @@ def start(
     :param mode: ``runtime``, or one of :data:`nvgraft_cli.shell.arguments.RUNTIME_MODES`.
     """
 
-    look = _CaseLook(host, specifications)
+    program = _hook_program(host)
+    look = _CaseLook(host, specifications, program)
     try:
         done = rewrite(
             container.data,
@@ -81,7 +84,7 @@ def start(
             host.config.runtime_mode if mode == _AS_CONFIGURED else mode,
             _HOOK,
             lambda: look,
-            lambda links: _PROGRAM.hooks(links_step(links)),
+            lambda links: program.hooks(links_step(links)),
         )
     except RefusedRewrite as refusal:
         remarks = tuple(_remark(level, line) for level, line in refusal.log)
@@ -93,6 +96,16 @@ def start(
         return Started(container, acting, remarks, why_not, tuple(look.edits), look.names)
     reason = "" if called else "nvgraft-runtime leaves the hook out: " + _why_not(remarks)
     return Started(container.rewritten(done.data), acting, remarks, reason)
+
+
+def _hook_program(host: HostSide) -> HookProgram:
+    """Return the program of the hooks as nvgraft-runtime writes it into config.json."""
+    from nvgraft.runtime import hook_program
+
+    if host.document is not None:
+        return hook_program(host.config, {}, _RUNTIME)
+    runtime = f"{os.path.realpath(default_prefix())}/bin/{posixpath.basename(_RUNTIME)}"
+    return hook_program(host.config, os.environ, runtime)
 
 
 def _mode_of(remarks: Sequence[Finding]) -> str:
@@ -181,13 +194,15 @@ class HostSpecifications:
         if not self.made:
             return read_trusted_registry(self._host.config.runtime_cdi_spec_dirs)
         found = _all_devices(_CaseSource(self._host), self._host)
-        spec = class_spec(KIND, found.devices, found.common, _PROGRAM)
+        spec = class_spec(KIND, found.devices, found.common, _hook_program(self._host))
         return registry_of([(SpecificationFile(GENERATED, spec), 0)], ())
 
 
 class _CaseLook(SourceLook):
-    def __init__(self, host: HostSide, specifications: HostSpecifications) -> None:
-        super().__init__(host.config, lambda: _PROGRAM)
+    def __init__(
+        self, host: HostSide, specifications: HostSpecifications, program: HookProgram
+    ) -> None:
+        super().__init__(host.config, lambda: program)
         self._side = host
         self._specifications = specifications
         #: What the runtime has asked for.

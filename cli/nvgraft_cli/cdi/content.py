@@ -29,8 +29,8 @@ from nvgraft.request.config import Config
 from nvgraft_cli.case.hosts import open_host
 from nvgraft_cli.cdi import DEFAULT_STRATEGIES, HOOK, MODES
 from nvgraft_cli.cdi.roots import with_dev_root
-from nvgraft_cli.register.installation import default_prefix
 from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.shell.installed import default_prefix
 from nvgraft_specs import cdi_hooks
 
 #: Mode -> the variable of the gated component whose devices it has.

@@ -4,12 +4,15 @@ The engine that applies it creates mount points and device rules itself. Actions
 express are left out and listed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from nvgraft.cdi.edits import CdiEdits, CdiMount, CdiNode, CdiSpec, links_step
+from nvgraft.cdi.edits import CdiEdits, CdiHook, CdiMount, CdiNode, CdiSpec, links_step
 from nvgraft.cdi.specification import hook, sorted_spec
 from nvgraft.plan.actions import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, UpdateLoaderCache
+from nvgraft_cli.case.edits_plan import EditedContainer
+from nvgraft_cli.cdi import HOOK
+from nvgraft_specs import cdi_hooks
 
 #: Not NVIDIA's kind: the device stands for one plan, and must not hide one of the host's.
 KIND = "nvgraft/plan"
@@ -25,8 +28,15 @@ class PlannedSpec(NamedTuple):
     left_out: list[str]
 
 
-def planned_spec(plan: Plan, hook_path: str) -> PlannedSpec:
-    """Return the specification of a plan whose decision is ``inject``."""
+def planned_spec(plan: Plan, hook_path: str | None) -> PlannedSpec:
+    """Return the specification of a plan whose decision is ``inject``.
+
+    :param hook_path: the program of the hooks; by default the one that the plan has, or NVIDIA's.
+    """
+    if isinstance(plan, EditedContainer):
+        edits = sum(plan.edits, CdiEdits())
+        edits.hooks = tuple(_with_program(edits.hooks, hook_path))
+        return PlannedSpec(sorted_spec(KIND, {DEVICE: edits}, CdiEdits()), [])
     access = {
         (action.major, action.minor): action.access
         for action in plan.actions
@@ -60,9 +70,19 @@ def planned_spec(plan: Plan, hook_path: str) -> PlannedSpec:
         env=["NVIDIA_VISIBLE_DEVICES=void"],  # a hook of the engine must leave this container alone
         nodes=nodes,
         mounts=mounts,
-        hooks=[hook(hook_path, step) for step in (*links_step(links), *later_steps)],
+        hooks=[hook(hook_path or HOOK, step) for step in (*links_step(links), *later_steps)],
     )
     return PlannedSpec(sorted_spec(KIND, {DEVICE: edits}, CdiEdits()), left_out)
+
+
+def _with_program(hooks: Iterable[CdiHook], path: str | None) -> Iterator[CdiHook]:
+    """Yield hooks, with another program for those whose steps are known."""
+    for entry in hooks:
+        steps = cdi_hooks.steps_of(entry.args)
+        if path is None or any(step[0] not in cdi_hooks.STEP_NAMES for step in steps):
+            yield entry
+        else:
+            yield from (hook(path, step, entry.timeout) for step in steps)
 
 
 def _node(action: Bind, access: str | None) -> CdiNode:

@@ -252,7 +252,7 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
                 action["target"],
                 action["source"],
                 rdev,
-                rest | {"type": action["type"], "options": action["options"]},
+                _unlike_others(rest) | {"type": action["type"], "options": action["options"]},
             )
             order.append(action["target"])
         elif op == "mount":
@@ -309,23 +309,18 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
     return side
 
 
+def _unlike_others(members: dict[str, Any]) -> dict[str, Any]:
+    """Return the members of a device node without those that a bound node of the host lacks: the
+    type of most nodes, and root as their owner.
+    """
+    usual = {"node": "c", "uid": 0, "gid": 0}
+    return {name: value for name, value in members.items() if usual.get(name, "") != value}
+
+
 def _commands(path: str, args: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield each sub-command of a hook and its words: one that takes steps has several."""
-    words = list(args[1:])
-    if words[:1] == [cdi_hooks.CTK_WORD]:
-        words = words[1:]
-    if words[:1] == [cdi_hooks.CONFIG_OPTION]:
-        words = words[2:]
-    if words[:1] != [cdi_hooks.STEPS]:
-        yield (words[0] if words else posixpath.basename(path)), words[1:]
-        return
-    step: list[str] = []
-    for word in [*words[1:], cdi_hooks.NEXT]:
-        if word != cdi_hooks.NEXT:
-            step.append(word)
-        elif step:
-            yield step[0], step[1:]
-            step = []
+    for step in cdi_hooks.steps_of(args) or [[posixpath.basename(path)]]:
+        yield step[0], step[1:]
 
 
 def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -9,7 +9,6 @@ from nvgraft.base.errors import Refusal
 from nvgraft.plan.actions import Plan
 from nvgraft.plan.document import plan_document
 from nvgraft_cli.case.hosts import ask_first
-from nvgraft_cli.cdi import HOOK
 from nvgraft_cli.cdi.arguments import add_hook_path
 from nvgraft_cli.shell import logs, refusals, terminal, text
 from nvgraft_cli.shell.arguments import add_answer, add_case
@@ -55,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         # In ASCII: names in an image need not be UTF-8.
         print(json.dumps(document, indent=2))
     elif args.format == "cdi":
-        _print_cdi(plan, args.nvidia_cdi_hook_path or HOOK)
+        _print_cdi(plan, args.nvidia_cdi_hook_path)
     elif refusal is None:
         steps = [(link.step, link.how) for link in case.chain] if case is not None else []
         chain = [*text.columns(steps, ""), ""] if steps else []
@@ -77,7 +76,7 @@ def _planned(args: argparse.Namespace) -> tuple[Plan, Refusal | None, "Case | No
         return Plan("refuse", refusal.reference_line()), refusal, None
 
 
-def _print_cdi(plan: Plan, hook_path: str) -> None:
+def _print_cdi(plan: Plan, hook_path: str | None) -> None:
     """Print the specification; list on stderr the parts of the plan that it lacks."""
     if plan.decision != "inject":
         if plan.decision == "skip":

@@ -8,6 +8,7 @@ from nvgraft_cli.register import bundle, change, containerd, docker, hooksd, ins
 from nvgraft_cli.register.change import ConfigFile
 from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.arguments import add_format
+from nvgraft_cli.shell.installed import default_prefix
 from nvgraft_cli.shell.output import print_document
 
 _SCHEMA = "nvgraft.register/1"
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``register``."""
     parser.description = _REGISTER
     _add_place(parser)
-    prefix = installation.default_prefix()
+    prefix = default_prefix()
     parser.add_argument(
         "--prefix",
         metavar="DIR",

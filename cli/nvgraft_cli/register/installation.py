@@ -15,9 +15,6 @@ from nvgraft_cli.register.change import CannotRegister
 from nvgraft_cli.shell import logs
 from nvgraft_specs.names import DEFAULT_PATH, HOOK_TIMEOUT
 
-#: The path of this module in an installation, below its prefix.
-_BELOW_PREFIX = "/lib/nvgraft/cli/nvgraft_cli/register/installation.py"
-
 HOOK = "nvgraft-hook"
 RUNTIME = "nvgraft-runtime"
 
@@ -31,13 +28,6 @@ class Programs(NamedTuple):
 
     hook: str
     runtime: str
-
-
-def default_prefix() -> str:
-    """Return the prefix of this installation; ``/usr/local`` for a checkout."""
-    return (
-        __file__.removesuffix(_BELOW_PREFIX) if __file__.endswith(_BELOW_PREFIX) else "/usr/local"
-    )
 
 
 def programs(prefix: str) -> Programs:

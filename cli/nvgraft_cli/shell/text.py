@@ -18,7 +18,7 @@ from nvgraft.plan.actions import (
     Tmpfs,
     UpdateLoaderCache,
 )
-from nvgraft.plan.edit_actions import AddGroup, RunHook, SetVariable
+from nvgraft.plan.edit_actions import AddGroup, AllowNode, MakeNode, RunHook, SetVariable
 from nvgraft_specs import cdi_hooks
 
 _GROUPS = ("utility", "compute", "video", "graphics", "display", "ngx", "")
@@ -183,6 +183,11 @@ def _devices(actions: Iterable[Action], style: _Style) -> Iterator[str]:
     allowed = {
         (action.major, action.minor) for action in actions if isinstance(action, AllowDevice)
     }
+    access = {
+        (action.type, action.major, action.minor): action.access
+        for action in actions
+        if isinstance(action, AllowNode)
+    }
     shown = {action.rdev for action in nodes}
     if nodes:
         yield ""
@@ -196,6 +201,9 @@ def _devices(actions: Iterable[Action], style: _Style) -> Iterator[str]:
             if action.rdev in allowed
             else "not allowed: no-cgroups = true"
         )
+        if isinstance(action, MakeNode):
+            rule = access.get((action.type, *(action.rdev or ())), "no rule")
+            verdict = f"{rule:<3}  {action.mode:04o} {action.uid}:{action.gid}"
         yield f"  {action.target:<28} {number:>9}  {verdict}  {style.dim(action.why.row)}".rstrip()
     others = sorted(allowed - {number for number in shown if number})
     if others:

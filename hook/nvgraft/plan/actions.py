@@ -176,6 +176,7 @@ class AllowDevice(Action):
     """
 
     op = "allow-device"
+    type = "c"
 
     def __init__(self, major: int, minor: int, why: Why, access: str = "rw") -> None:
         if not access or access.strip("rw"):

@@ -17,7 +17,7 @@ from nvgraft.plan.actions import (
     UpdateLoaderCache,
     WriteFile,
 )
-from nvgraft.plan.edit_actions import AddGroup, RunHook, SetVariable
+from nvgraft.plan.edit_actions import AddGroup, MakeNode, RunHook, SetVariable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _fields(action: Action) -> dict[str, Any]:
     if isinstance(action, Symlink):
         return {"path": action.path, "target": action.target}
     if isinstance(action, AllowDevice):
-        device = {"type": "c", "major": action.major, "minor": action.minor}
+        device = {"type": action.type, "major": action.major, "minor": action.minor}
         return {**device, "access": action.access}
     if isinstance(action, UpdateLoaderCache):
         return {"dirs": list(action.directories)}
@@ -87,7 +87,13 @@ def _fields(action: Action) -> dict[str, Any]:
     if isinstance(action, AddGroup):
         return {"gid": action.gid}
     if isinstance(action, RunHook):
-        return {"stage": action.stage, "path": action.path, "args": list(action.args)}
+        return {
+            "stage": action.stage,
+            "path": action.path,
+            "args": list(action.args),
+            "env": list(action.env),
+            "timeout": action.timeout,
+        }
     raise TypeError(f"no action: {action!r}")
 
 
@@ -110,6 +116,8 @@ def _mount(action: Bind | Tmpfs) -> dict[str, Any]:
     }
     if action.rdev is not None:
         document["rdev"] = list(action.rdev)
+    if isinstance(action, MakeNode):
+        document |= {"node": action.type, "uid": action.uid, "gid": action.gid}
     return document
 
 

@@ -115,6 +115,25 @@ class Layout:
             )
         )
 
+    def node(
+        self,
+        source: str,
+        target: str,
+        kind: str,
+        rdev: tuple[int, int],
+        mode: int,
+        owner: tuple[int, int],
+        why: Why,
+    ) -> None:
+        """Plan a device node that the runtime makes at ``target``."""
+        from nvgraft.plan.edit_actions import MakeNode
+
+        self._binds[target] = None
+        made = self._made.get(target) == "file"
+        self.actions.append(
+            MakeNode(source, target, kind, rdev, mode, *owner, why, placeholder=made)
+        )
+
     def bind_directory(
         self,
         origin: Origin,

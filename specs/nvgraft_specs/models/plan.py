@@ -51,10 +51,18 @@ class Bind(Strict):
     source: AbsolutePath
     target: AbsolutePath
     options: Options
-    mode: Mode = Field(description="of the empty file or directory that is the mount point")
+    mode: Mode = Field(
+        description="of the empty file or directory that is the mount point; with `node`, its own"
+    )
     rdev: tuple[Number, Number] | None = Field(
         default=None, description="major and minor number; devices only"
     )
+    node: Literal["c", "b", "p"] | None = Field(
+        default=None,
+        description="type of the device node that the runtime makes (CDI edits only)",
+    )
+    uid: Number | None = Field(default=None, description="owner of that node")
+    gid: Number | None = Field(default=None, description="group of that node")
     why: Why
 
     @model_validator(mode="after")
@@ -105,7 +113,7 @@ class AllowDevice(Strict):
     """Allow a device in the container's cgroup."""
 
     op: Literal["allow-device"]
-    type: Literal["c"]
+    type: Literal["c", "b"]
     major: Number
     minor: Number
     access: Annotated[str, StringConstraints(pattern=r"^r?w?m?$", min_length=1)]
@@ -144,6 +152,10 @@ class RunHook(Strict):
     stage: str
     path: AbsolutePath
     args: list[str]
+    env: list[str] = Field(
+        default_factory=list, description="its whole environment; if empty, the container's"
+    )
+    timeout: int | None = Field(default=None, description="seconds")
     why: Why
 
 
