@@ -16,7 +16,7 @@ from labs import ENVIRONMENT, LAB, processes, traces, wait_for
 from nvgraft.apply import bpf
 from nvgraft.apply.cgroup import DeviceCgroup
 from nvgraft_cli.lab.looks import device_rules
-from nvgraft_cli.lab.phases import NAMES
+from nvgraft_cli.lab.phases import END, NAMES
 from nvgraft_cli.simulate import demo
 from terminals import on_terminal, talk
 
@@ -243,11 +243,69 @@ def test_an_interrupt_takes_everything_back(stop: str) -> None:
 
 
 def test_a_killed_shell_is_no_end() -> None:
-    """A shell that is killed is told of, and the lab goes on."""
-    done = scripted("run devices", "shell kill -9 $$", "node kill -9 $$", "run end")
-    assert done.stdout.count("the shell was ended by signal 9") == 2
+    """A shell that is killed at any stop is told of, and the lab goes on."""
+    done = scripted(*["shell kill -9 $$", "node kill -9 $$", "next"] * END, "node kill -9 $$")
+    assert done.stdout.count("the shell was ended by signal 9") == 2 * END + 1
     assert "| GPU 0: NVIDIA A10" in done.stdout
     assert done.returncode == 1
+
+
+#: Kills each process of the node with a name, and waits until it has ended.
+KILL = (
+    "node for p in /proc/[0-9]*; do case $(cat $p/comm) in {})"
+    " kill -9 ${{p#/proc/}}; while [ -d $p ] && ! grep -qs 'State:.Z' $p/status; do :; done;;"
+    " esac; done 2>/dev/null"
+)
+
+
+@pytest.mark.parametrize("stop", ["state", "plan", "devices", "pivot"])
+def test_the_end_of_runc_is_one_line(stop: str) -> None:
+    """runc is killed at a stop: the next phase says so, and the lab ends with 1."""
+    done = scripted(f"run {stop}", KILL.format("runc"), "next", "back", "why libcuda.so.1", "quit")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert answers(done.stdout, "next") == [
+        "lab: runc has ended, and with it the container | write quit\n"
+    ]
+    assert answers(done.stdout, "back") == [
+        "lab: the start has failed: runc has ended | write quit\n"
+    ]
+
+
+@pytest.mark.parametrize("stop", ["state", "targets", "pivot", "program"])
+def test_the_end_of_the_containers_process_is_one_line(stop: str) -> None:
+    """The process that becomes the container is killed: so say the next phase and a shell."""
+    done = scripted(f"run {stop}", KILL.format("runc:*"), "shell id", "next")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert answers(done.stdout, "shell id") == [
+        "lab: the container's process has ended | write quit\n"
+    ]
+    assert answers(done.stdout, "next") == ["lab: the container's process has ended | write quit\n"]
+
+
+@pytest.mark.parametrize(
+    ("streams", "code", "said"),
+    [
+        ("<&-", 0, ""),
+        (">&-", 2, "nvgraft lab: standard output: closed | "),
+        (">/dev/full", 2, "nvgraft lab: standard output: no space left on device | "),
+    ],
+)
+def test_a_closed_or_full_stream_is_one_line(
+    streams: str, code: int, said: str, tmp_path: Path
+) -> None:
+    """Without standard input a script is obeyed; without a place to print there is no lab."""
+    script = tmp_path / "script"
+    script.write_text("run end\n")
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {streams}', "sh", *LAB, "--script", script],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=60,
+    )
+    assert done.returncode == code
+    assert done.stderr.startswith(said) and done.stderr.count("\n") == bool(said)
+    assert ("| GPU 0: NVIDIA A10" in done.stdout) == (code == 0)
 
 
 def test_shells_have_a_terminal_of_their_own() -> None:

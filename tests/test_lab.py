@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nvgraft.system import userns
 from nvgraft.system.launch import DEADLINE
 from nvgraft_cli.lab import console, hand_node, page, text
 from nvgraft_cli.lab.by_hand import explained
@@ -52,6 +53,9 @@ class Standing:
         self.arguments = ["nvidia-smi"]
         self.pivoted = False
         self.rootfs = "/run/lab/rootfs"
+
+    def lives(self) -> bool:
+        return True
 
 
 class Walk:
@@ -147,10 +151,8 @@ def test_a_wrong_command_is_one_line(
     line: str,
     message: str,
     follow: Callable[..., tuple[int, list[str]]],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A command that cannot be obeyed says why and what to write, and the script fails."""
-    monkeypatch.setattr(LabCommands, "_check_process", lambda _: None)
     code, said = follow(line, "next")
     assert code == 1
     assert said[1].startswith(f"lab: {message}")
@@ -356,6 +358,7 @@ def root(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "fork", refused)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(userns, "inside", lambda: False)
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
 
 
@@ -373,6 +376,15 @@ def test_only_root_can_run_the_lab(
     """Another user gets the command line to write."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert "only root can make containers" in complaint(capsys)
+
+
+def test_root_of_a_user_namespace_cannot_run_the_lab(
+    root: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It could not make device nodes, which the kernel would refuse later in other words."""
+    monkeypatch.setattr(userns, "inside", lambda: True)
+    assert "root of a user namespace cannot make device nodes" in complaint(capsys)
+    assert "root of a user namespace cannot make device nodes" in complaint(capsys, "by-hand")
 
 
 def test_the_lab_needs_runc(
@@ -415,4 +427,5 @@ def test_inputs_are_looked_at_before_anything_is_made(
     gone = str(tmp_path / "gone" / "file")
     assert "--script" in complaint(capsys, "--script", gone)
     assert "--record" in complaint(capsys, "--record", gone)
+    assert "is a directory" in complaint(capsys, "--record", str(tmp_path))
     assert "by-hand takes no BUNDLE" in complaint(capsys, "by-hand", str(tmp_path))

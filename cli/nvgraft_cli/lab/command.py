@@ -14,6 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from nvgraft.base.errors import printable
+from nvgraft.system import userns
 from nvgraft_cli.shell import children, logs, streams, terminal
 from nvgraft_cli.shell.errors import InputError
 
@@ -27,6 +28,7 @@ LESSON, LESSONS = "lesson", "lessons"
 #: Bytes of a script.
 _SCRIPT_LIMIT = 1 << 20
 _INTERRUPTED = 130
+_NO_OUTPUT = 2
 
 _DESCRIPTION = """\
 Start a container on a simulated GPU node with the hook's own functions, and stop before each of
@@ -206,6 +208,11 @@ def _check_root() -> None:
     if os.geteuid() != 0:
         fix = f"run sudo nvgraft {shlex.join(sys.argv[1:])}"
         raise InputError(f"only root can make containers and mounts on a simulated node | {fix}")
+    if userns.inside():
+        raise InputError(
+            "root of a user namespace cannot make device nodes on a simulated node | leave the user"
+            " namespace, or the rootless container"
+        )
 
 
 def _read_script(path: str) -> list[str]:
@@ -223,6 +230,8 @@ def _read_script(path: str) -> list[str]:
 
 def _check_writable(path: str) -> None:
     directory = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        raise InputError(f"--record {path}: is a directory | name a file")
     if not os.access(directory, os.W_OK):
         raise InputError(f"--record {path}: {directory} cannot be written | name another file")
 
@@ -230,10 +239,15 @@ def _check_writable(path: str) -> None:
 def _work(act: Callable[[], int]) -> int:
     """Be the lab, as a process of the simulated node: do ``act``, and report its errors."""
     try:
-        return act()
+        code = act()
+        sys.stdout.flush()
+        return code
     except InputError as error:
         print(printable(f"nvgraft lab: {error}"), file=sys.stderr)
         return error.exit_code
+    except streams.CannotWrite as error:
+        print(f"nvgraft lab: {error}", file=sys.stderr)
+        return _NO_OUTPUT
     except streams.ReaderGone:
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:

@@ -183,7 +183,7 @@ class LabCommands:
         return 0
 
     def _check_process(self) -> None:
-        if not os.path.exists(f"/proc/{self._run.container.pid}/ns/mnt"):
+        if not self._run.container.lives():
             raise LabError("the container's process has ended | write quit")
 
     def _help(self, _rest: str) -> int:

@@ -120,6 +120,9 @@ def _become_hook(state: bytes, link: int, lines: int) -> int:
     os.write(stdin, state)
     for fd, number in ((stdin, 0), (link, 1), (lines, 2)):
         os.dup2(fd, number)
+    for name in ("__stdin__", "__stdout__", "__stderr__"):
+        if getattr(sys, name) is None:  # the lab's was closed; reset_process() would close ours
+            setattr(sys, name, sys.stderr)
     posix.environ.clear()
     name, _, value = PATH.partition("=")
     posix.environ[name.encode()] = value.encode()

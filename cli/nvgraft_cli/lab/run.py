@@ -64,10 +64,13 @@ class LabRun:
     def begin(self) -> Stop:
         """Let the runtime make the container, and stop before the first phase.
 
-        :raises StartFailed: it refuses.
+        :raises StartFailed: it refuses, or the hook's process was killed.
         """
         self._engine = LabEngine(self.container.create())
-        report = self._engine.report()
+        try:
+            report = self._engine.report()
+        except EngineGone:
+            raise StartFailed("the hook's process was killed") from None
         self._look = self._look_now()
         return self._note("begin", None, report)
 
@@ -124,7 +127,7 @@ class LabRun:
             return order()
         except EngineGone:
             self._fail("the hook's process was killed")
-            raise LabError(self.failure) from None
+            raise LabError(f"{self.failure}, and with it the start | write quit") from None
 
     def _check_alive(self) -> None:
         if self.failure:
@@ -132,6 +135,9 @@ class LabRun:
         if self.number < PROGRAM and not self.container.waits():
             self._fail("runc has ended")
             raise LabError("runc has ended, and with it the container | write quit")
+        if self.number < END and not self.container.lives():
+            self._fail("the container's process has ended")
+            raise LabError(f"{self.failure} | write quit")
 
     def _close_engine(self) -> None:
         if self._engine is not None:

@@ -122,6 +122,10 @@ class WaitingContainer:
         """Tell whether runc still waits for a verdict."""
         return self._create is not None and self._create.poll() is None
 
+    def lives(self) -> bool:
+        """Tell whether the container's process lives. One that nobody has waited for does not."""
+        return os.path.exists(f"/proc/{self.pid}/ns/mnt")
+
     def pivot(self) -> None:
         """Let runc go on until the container has its own root.
 

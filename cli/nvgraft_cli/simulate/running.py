@@ -7,6 +7,7 @@ are made by :mod:`nvgraft_cli.simulate.sandbox`, the host by
 :mod:`nvgraft_cli.simulate.host_maker`.
 """
 
+import errno
 import os
 import signal
 import sys
@@ -138,7 +139,7 @@ def _explain(error: OSError | ValueError) -> str:
 
     if isinstance(error, UnknownFailure):
         return f"--fail: {error}"
-    if isinstance(error, PermissionError):
+    if isinstance(error, OSError) and error.errno in (errno.EPERM, errno.EACCES):
         return (
             f"{error} | this machine forbids mounts or device nodes:"
             " run the command outside of a container, or in a privileged one"
