@@ -86,6 +86,34 @@ def test_readers_may_type_their_own_commands() -> None:
     assert "[3/" in done.stdout and "[4/" not in done.stdout
 
 
+def test_each_command_has_its_effect() -> None:
+    """Namespaces, directory, user, mounts, and files of the shell's directory that came or changed
+    are told; a command without any of them says so.
+    """
+    done = by_hand("all")
+    parts = re.split(r"^\[\d+/\d+\] ", done.stdout, flags=re.MULTILINE)[1:]
+    effects = {part.partition("\n")[0]: part.split("\n", 2)[2] for part in parts}
+    assert "the shell is in a new pid namespace" in effects["unshare --mount --pid --fork"]
+    assert re.search(r"^  \+ \d+ files", effects["tar -C rootfs -xf $IMAGE"])
+    bind = effects["mount --bind rootfs rootfs"].splitlines()
+    assert [line.split("  of ")[0].split()[:3] for line in bind] == [["+", "mount", "./rootfs"]]
+    assert effects["mount -t tmpfs none tmp"] == "  + mount ./tmp  tmpfs (rw)\n"
+    (configure,) = (text for command, text in effects.items() if " configure " in command)
+    assert "  + mount ./dev/nvidia0  tmpfs of /nvidia0 (ro,nosuid,noexec)\n" in configure
+    assert "  ~ file ./etc/ld.so.cache: " in configure
+    assert effects["mount --make-private rootfs"] == "  (done; there is nothing to see)\n"
+
+
+def test_a_command_that_fails_is_mended() -> None:
+    """`all` stops at a command that fails, which is shown again and can be run again."""
+    done = by_hand("next", "next", "GOOD=$IMAGE IMAGE=/gone", "all", "IMAGE=$GOOD", "all")
+    assert done.returncode == 1
+    shown = re.findall(r"^\[(\d+)/", done.stdout, re.MULTILINE)
+    assert shown == [str(number) for number in (1, 2, 3, *range(3, 21))]
+    assert "  (exit code 2)\n[3/" in done.stdout
+    assert "| GPU 0: NVIDIA A10" in done.stdout
+
+
 def test_a_shell_that_ends_is_one_line() -> None:
     """`exit` in the outermost shell ends the experiment, and nothing is left."""
     before = traces()

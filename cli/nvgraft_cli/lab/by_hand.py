@@ -14,7 +14,7 @@ _PROMPT = "by-hand> "
 
 _HELP = """\
   next      run the command that is shown (so does an empty line)
-  all       run this and all further commands
+  all       run this and all further commands, up to one that fails
   skip      leave the command out
   where     show the command again
   help      this list
@@ -63,13 +63,10 @@ class ByHand:
         elif line == "where":
             self._show()
         elif line in ("next", "", "skip", "all"):
-            if line != "skip":
-                self._run(STEPS[self._number].command)
-            self._number += 1
-            while line == "all" and self._number < len(STEPS):
-                self._show()
-                self._run(STEPS[self._number].command)
+            if line == "skip" or self._run(STEPS[self._number].command):
                 self._number += 1
+                if line == "all":
+                    self._run_further()
             if self._number == len(STEPS):
                 self._tell(["That was a container. Everything of it is thrown away now."])
                 return False
@@ -78,23 +75,37 @@ class ByHand:
             self._run(line)
         return True
 
+    def _run_further(self) -> None:
+        """Run all further commands, up to one that fails."""
+        while self._number < len(STEPS):
+            self._show()
+            if not self._run(STEPS[self._number].command):
+                return
+            self._number += 1
+
     def _show(self) -> None:
         step = STEPS[self._number]
         self._tell([f"[{self._number + 1}/{len(STEPS)}] {step.command}", f"  {step.meaning}"])
 
-    def _run(self, command: str) -> None:
+    def _run(self, command: str) -> bool:
+        """Run a command, tell its output and its effect, and return whether it has worked."""
         if mistake := self._shell.mistake(command):
             self._failed = True
             self._tell([f"the shell does not understand this: {printable(mistake)}"])
-            return
+            return False
         before = self._shell.place()
         lines, code = self._shell.run(command)
         self._tell(explained(map(printable, lines)))
-        self._tell(f"  {printable(row)}" for row in effects(before, self._shell.place()))
+        rows = effects(before, self._shell.place())
+        self._tell(f"  {printable(row)}" for row in rows)
         # diff tells by 1 that there is a difference.
         if code and not (code == 1 and command.startswith("diff ")):
             self._failed = True
             self._tell([f"  (exit code {code})"])
+            return False
+        if not lines and not rows:
+            self._tell(["  (done; there is nothing to see)"])
+        return True
 
     def _tell(self, lines: Iterable[str]) -> None:
         for line in lines:

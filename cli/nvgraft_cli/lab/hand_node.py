@@ -28,7 +28,7 @@ _GPU_FILES = ("power", "registry")
 
 #: Programs of this machine that the image gets, and those that the shell on the node needs.
 _IN_IMAGE = ("bash", "cat", "chroot", "env", "id", "ls", "umount")
-_ON_NODE = ("bash", "diff", "find", "ldconfig", "mount", "pivot_root", "tar", "unshare")
+_ON_NODE = ("bash", "diff", "find", "ldconfig", "mount", "pivot_root", "tar", "unshare", "wc")
 _DIRECTORIES = "bin dev etc home/nvidia lib lib64 mnt proc root run sbin sys tmp usr/bin usr/sbin"
 _SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

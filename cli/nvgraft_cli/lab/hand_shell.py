@@ -8,10 +8,17 @@ import uuid
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from nvgraft_cli.lab.looks import difference_of_mounts, mounts_of
+from nvgraft_cli.lab.looks import (
+    Look,
+    differ,
+    difference_of_mounts,
+    files_of,
+    line_of,
+    mounts_of,
+)
 
 _BASH = ["/bin/bash", "--norc", "--noprofile"]
-#: Mounts that are listed one by one.
+#: Mounts and files that are listed one by one.
 _SHORT = 12
 #: Seconds that a command may take.
 PATIENCE = 60.0
@@ -22,13 +29,17 @@ class ShellGone(Exception):
 
 
 class ShellPlace(NamedTuple):
-    """Where the innermost shell is: its namespaces, directory, root and user, and its mounts."""
+    """Where the innermost shell is: its namespaces, directory and user, and its mounts.
+
+    :ivar files: those below its directory; none of the root directory.
+    """
 
     mount_namespace: str
     pid_namespace: str
     directory: str
     user: str
     mounts: tuple[tuple[str, str], ...]
+    files: dict[str, str]
 
 
 class HandShell:
@@ -84,12 +95,14 @@ class HandShell:
             while children := _children(pid):
                 pid = children[0]
             status = os.stat(f"/proc/{pid}")
+            directory = os.readlink(f"/proc/{pid}/cwd")
             return ShellPlace(
                 os.readlink(f"/proc/{pid}/ns/mnt"),
                 os.readlink(f"/proc/{pid}/ns/pid"),
-                os.readlink(f"/proc/{pid}/cwd"),
+                directory,
                 f"{status.st_uid}:{status.st_gid}",
                 mounts_of(pid, ""),
+                {} if directory == "/" else files_of(pid, directory),
             )
         except OSError:
             return None
@@ -121,11 +134,43 @@ def effects(before: ShellPlace | None, after: ShellPlace | None) -> list[str]:
         lines.append(f"the user is {after.user}")
     if after.directory != before.directory:
         lines.append(f"the directory is {after.directory}")
-    more, less = difference_of_mounts(before.mounts, after.mounts)
-    return lines + _listed("+", more) + _listed("-", less)
+    sides = [
+        [_from(after.directory, row) for row in rows]
+        for rows in difference_of_mounts(before.mounts, after.mounts)
+    ]
+    lines += _listed("+", "mount", sides[0]) + _listed("-", "mount", sides[1])
+    if before.directory == after.directory:
+        changes = differ(_look(before), _look(after))
+        # Of mounts, files_of() lists those in a tmpfs.
+        closed = tuple(
+            f"{point}/"
+            for side in changes.mounts
+            for point, words in side
+            if not words.startswith("tmpfs")
+        )
+        for sign, entries in zip("+-", changes.files, strict=True):
+            rows = [f".{line_of(entry)}" for entry in entries if not entry[0].startswith(closed)]
+            lines += _listed(sign, "file", rows)
+        rows = [f".{path}: {was} -> {now}" for path, was, now in changes.changed]
+        lines += _listed("~", "file", rows)
+    return lines
 
 
-def _listed(sign: str, rows: list[str]) -> list[str]:
+def _look(place: ShellPlace) -> Look:
+    below = [
+        (point[len(place.directory) :], words)
+        for point, words in place.mounts
+        if point.startswith(f"{place.directory}/")
+    ]
+    return Look(tuple(below), place.files, frozenset(), False)
+
+
+def _from(directory: str, row: str) -> str:
+    """Return a mount as it is called in ``directory``."""
+    return f".{row[len(directory) :]}" if row.startswith(f"{directory.rstrip('/')}/") else row
+
+
+def _listed(sign: str, kind: str, rows: list[str]) -> list[str]:
     if len(rows) > _SHORT:
-        return [f"{sign} {len(rows)} mounts; the first is {rows[0]}"]
-    return [f"{sign} mount {row}" for row in rows]
+        return [f"{sign} {len(rows)} {kind}s; the first is {rows[0]}"]
+    return [f"{sign} {kind} {row}" for row in rows]

@@ -61,7 +61,7 @@ STEPS = (
         " gets in: its place is not there when the next program looks.",
     ),
     HandStep(
-        f"{_LIST} > ../before",
+        f"{_LIST} > ../before; wc -l ../before",
         "All files: kind (d, f, l, c), number of the file system, path. Processes and /sys are left"
         " out.",
     ),
@@ -71,7 +71,7 @@ STEPS = (
         "The one step that is about the GPU: files of the class utility, and GPU 0. This is"
         " nvgraft's program of that name. No device rules: this container has no cgroup.",
     ),
-    HandStep(f"{_LIST} > ../after", "The same list again."),
+    HandStep(f"{_LIST} > ../after; wc -l ../after", "The same list again."),
     HandStep(
         "diff ../before ../after",
         "What that step has changed: lines with > came, lines with < are gone from sight.",

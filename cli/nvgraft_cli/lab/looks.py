@@ -68,6 +68,14 @@ def mounts_of(pid: int, rootfs: str) -> tuple[tuple[str, str], ...]:
     return _shown(_mounts(pid, rootfs), rootfs)
 
 
+def files_of(pid: int, directory: str) -> dict[str, str]:
+    """Return the files that the process ``pid`` sees below ``directory``, and what they are.
+
+    :raises OSError: the process has ended.
+    """
+    return _files(f"/proc/{pid}/root{directory}", directory, _mounts(pid, directory))[0]
+
+
 def _mounts(pid: int, rootfs: str) -> list[Mount]:
     with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         mounts = parse_mountinfo(file.read())
