@@ -251,6 +251,8 @@ def _work(act: Callable[[], int]) -> int:
     except streams.ReaderGone:
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
+        if sys.stdin.isatty():
+            print(file=sys.stderr)  # the terminal shows ^C behind the prompt
         print("nvgraft lab: interrupted | everything was taken back", file=sys.stderr)
         return _INTERRUPTED
 
