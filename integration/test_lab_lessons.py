@@ -241,3 +241,18 @@ def test_a_reload_replaces_the_device_program_of_cgroup_v2() -> None:
     finally:
         cgroup.close()
         directory.rmdir()
+
+
+def test_a_program_may_say_anything() -> None:
+    """A program that writes without end, and goes on without end, is ended; what it says is
+    bounded.
+    """
+    done = lesson(
+        "no-libcuda",
+        """sed -i 's,"cuda-check","sh"\\, "-c"\\, "while :; do echo y; done",' app/config.json""",
+        "start",
+    )
+    assert done.stderr == ""
+    said = done.stdout.partition("lesson> start\n")[2].splitlines()
+    assert said[:20] == ["  | y"] * 20
+    assert said[-2:] == ["  | (32748 more lines)", "  it went on for too long, and was ended"]

@@ -91,7 +91,7 @@ def test_the_list_marks_what_is_solved(state: Path, capsys: Captured) -> None:
     assert main(["lab", "lessons"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("[ ] no-libcuda ")
-    assert lines[-1] == f"0 of {len(library.names())} solved"
+    assert lines[-1] == f"0 of {len(library.names())} lessons solved"
     (state / "nvgraft").mkdir(parents=True)
     for text, count in (
         ('{"solved": ["error-999", "gone"]}', 1),

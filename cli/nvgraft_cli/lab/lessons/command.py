@@ -19,12 +19,17 @@ from nvgraft_specs.models.lesson import Lesson
 def list_lessons(say: Callable[[str], None]) -> int:
     """List nvgraft's own lessons, with a mark for those that this user has solved."""
     done = progress.solved()
-    names = library.names()
-    for name in names:
+    for name in library.names():
         mark = "[x]" if name in done else "[ ]"
         say(f"{mark} {name:<22} {library.find(name).title}")
-    say(f"{len(done.intersection(names))} of {len(names)} solved")
+    say(_count())
     return 0
+
+
+def _count() -> str:
+    """Return how many of nvgraft's own lessons this user has solved."""
+    names = library.names()
+    return f"{len(progress.solved().intersection(names))} of {len(names)} lessons solved"
 
 
 def check_machine() -> None:
@@ -78,8 +83,7 @@ def teach(
     os.close(record)
     if solved and name in library.names():
         trouble = progress.add(name)
-        if trouble:
-            console.say(printable(f"nvgraft lab: {trouble}"))
+        console.say(printable(f"nvgraft lab: {trouble}") if trouble else _count())
     return code or int(console.scripted and not solved)
 
 

@@ -80,6 +80,8 @@ class LessonScene:
                 self._make_bundle(name, container)
         except (CannotCompile, demo.DemoFailed) as error:
             raise InputError(f"{error} | install what is missing", 1) from error
+        except OSError as error:
+            raise InputError(f"the lesson's containers: {error} | correct the lesson", 1) from error
         for change in lesson.changes:
             try:
                 _make(change)
@@ -129,7 +131,7 @@ def _make_image(rootfs: str, container: LessonContainer) -> None:
         os.unlink(f"{rootfs}/etc/debian_version")
     for directory, kind in container.adds.items():
         place = Path(rootfs + directory)
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
         if kind == "cuda-stub":
             (place / "libcuda.so.1").write_bytes(cuda_runtime.stub())
         else:

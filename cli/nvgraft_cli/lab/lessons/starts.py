@@ -1,5 +1,6 @@
 """Start a container of a lesson as its config.json is now, and see what its program says."""
 
+import fcntl
 import json
 import os
 import select
@@ -82,7 +83,7 @@ class _LessonStart:
             RUNTIME if container.starts_with == "runtime" else "runc",
             *("--root", f"{node.WORK}/runc"),
         ]
-        self._output = os.memfd_create("output")
+        self._output = _bounded_file()
         self.pid = 0
 
     def config(self) -> dict[str, Any]:
@@ -136,24 +137,27 @@ class _LessonStart:
             os.kill(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        data = os.pread(self._output, _OUTPUT, 0)
-        return Ran(_lines(data), (code if code >= 0 else 128 - code) if over else None)
+        return Ran(_lines(self._output), (code if code >= 0 else 128 - code) if over else None)
 
     def execute(self, program: Sequence[str]) -> Ran:
         """Run another program in the container."""
         command = [*self._runtime, "exec", self._id, *program]
+        output = _bounded_file()
         try:
-            done = subprocess.run(
+            code: int | None = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stdout=output,
+                stderr=output,
                 timeout=_PATIENCE,
                 check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            return Ran(_lines(error.stdout or b""), None)
-        return Ran(_lines(done.stdout), done.returncode)
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = None
+        try:
+            return Ran(_lines(output), code)
+        finally:
+            os.close(output)
 
     def _do(self, *words: str, output: int = subprocess.DEVNULL) -> str | None:
         """Let the runtime do something; return its complaint, or None."""
@@ -177,7 +181,7 @@ class _LessonStart:
                 text = file.read(_OUTPUT)
             os.unlink(log)
         if not text and output >= 0:
-            text = os.pread(output, _OUTPUT, 0).decode(errors="replace")
+            text = "\n".join(_lines(output))
         complaint = _words(last_line(text))
         return complaint or f"{command[0]} ended with exit code {done.returncode}"
 
@@ -188,5 +192,15 @@ def _words(line: str) -> str:
     return said[-1] if said else line
 
 
-def _lines(data: bytes) -> list[str]:
-    return data[:_OUTPUT].decode("utf-8", "replace").splitlines()
+def _bounded_file() -> int:
+    """Return a file in memory that takes :data:`_OUTPUT` bytes, and fails to take more."""
+    file = os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.truncate(file, _OUTPUT)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+    return file
+
+
+def _lines(output: int) -> list[str]:
+    """Return the lines in a file of :func:`_bounded_file`."""
+    data = os.pread(output, _OUTPUT, 0).rstrip(b"\0")
+    return data.decode("utf-8", "replace").splitlines()
