@@ -80,7 +80,7 @@ class _LessonStart:
         config["root"]["path"] = private_root(self._image, self._work)
         self._config = config
         self._runtime = [
-            RUNTIME if container.starts_with == "runtime" else "runc",
+            f"{node.PROGRAMS}/{RUNTIME}" if container.starts_with == "runtime" else "runc",
             *("--root", f"{node.WORK}/runc"),
         ]
         self._output = _bounded_file()
@@ -183,7 +183,7 @@ class _LessonStart:
         if not text and output >= 0:
             text = "\n".join(_lines(output))
         complaint = _words(last_line(text))
-        return complaint or f"{command[0]} ended with exit code {done.returncode}"
+        return complaint or f"{os.path.basename(command[0])} ended with exit code {done.returncode}"
 
 
 def _words(line: str) -> str:
