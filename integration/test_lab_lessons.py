@@ -120,6 +120,14 @@ def test_a_learner_makes_mistakes() -> None:
     assert traces() == before
 
 
+def test_a_node_without_its_runtime_is_one_line() -> None:
+    """What the learner has removed from the node is named, and the lesson goes on."""
+    done = lesson("no-tmp", "rm $(command -v runc)", "start", "check", "pwd")
+    assert done.stderr == ""
+    assert done.stdout.count("\nlesson: runc: no such file or directory\n") == 2
+    assert done.stdout.endswith("lesson> pwd\n/lesson\n")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_end_in_the_middle_leaves_nothing(number: int) -> None:
     """Ctrl-C and SIGKILL, with a container of the learner's running, leave nothing."""

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 
-from nvgraft.base.errors import printable
+from nvgraft.base.errors import Refusal, printable
 from nvgraft_cli.lab.ground.lines import LabConsole
 from nvgraft_cli.lab.lessons import check, starts
 from nvgraft_cli.shell.errors import InputError
@@ -71,9 +71,13 @@ class LessonSession:
                     self._commands[word](rest)
                 except InputError as error:
                     self._say(printable(f"lesson: {error}"))
+                except Refusal as error:
+                    self._say(printable(f"lesson: {error.text} | {error.hint}"))
                 except OSError as error:  # such as a part of the node that the learner has removed
                     reason = (error.strerror or str(error)).lower()
                     self._say(printable(f"lesson: {error.filename or word}: {reason}"))
+                except subprocess.CalledProcessError as error:
+                    self._say(printable(f"lesson: {word}: {error.cmd[0]} has failed | try again"))
             elif line:
                 self._run(line, console)
 
