@@ -344,6 +344,16 @@ def test_a_changed_config_toml_is_used_by_the_next_check(scene: Scene) -> None:
     scene.play(script, check=0.02)
 
 
+def test_nothing_is_read_after_the_end(scene: Scene) -> None:
+    """The signal that ends the watcher is no reason for a check, which would find this change."""
+
+    async def script() -> None:
+        scene.machine.settings["cli_environment"] = ("A=b",)
+
+    scene.play(script, check=3600)
+    assert scene.reads() == ["start"]
+
+
 def test_what_follows_a_reading(scene: Scene) -> None:
     """The follow-up is called after the reading at the start and after each change. Its error is
     one line in the log, and each check tries again until it succeeds.

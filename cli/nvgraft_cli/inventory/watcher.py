@@ -86,7 +86,8 @@ class Watcher:
             _tell_systemd()
             while not self._ended:
                 await self._wait()
-                self._look()
+                if not self._ended:
+                    self._look()
         finally:
             listener.cancel()
             with contextlib.suppress(asyncio.CancelledError):
