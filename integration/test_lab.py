@@ -316,7 +316,8 @@ def test_shells_have_a_terminal_of_their_own() -> None:
     for command in ("shell", "node"):
         turns += [
             ("lab> ", f"{command}\n"),
-            ("# ", "echo a$((6 * 7)); sleep 1000\n"),
+            # What a job prints, it prints as the foreground job, which Ctrl-C ends.
+            ("# ", "sh -c 'echo a$((6 * 7)); exec sleep 1000'\n"),
             ("a42", "\x03"),
             ("# ", "exit\n"),
             ("lab> ", f"{command}\n"),
