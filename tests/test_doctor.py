@@ -120,6 +120,14 @@ class Setup:
         return [*words, "--bundle", str(bundle)]
 
 
+def doctor(setup: Setup, capsys: Captured, *words: str) -> tuple[dict[str, list[Document]], str]:
+    """Return doctor's findings by their ids, and the verdict of the container."""
+    main(["doctor", *setup.arguments(), *words, "--format", "json"])
+    document = json.loads(capsys.readouterr().out)
+    found = {result["id"]: result["findings"] for result in document["results"]}
+    return {name: findings for name, findings in found.items() if findings}, document["verdict"]
+
+
 def run_doctor(setup: Setup, capsys: Captured) -> tuple[int, dict[str, Document]]:
     code = main(["doctor", *setup.arguments(), "--format", "json"])
     out, err = capsys.readouterr()

@@ -10,7 +10,7 @@ import pytest
 import hosts
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import executable
-from test_doctor import ALL, Captured, Document, Setup, healthy_image
+from test_doctor import ALL, Captured, Setup, doctor, healthy_image
 
 ERROR_100 = "CUDA fails with error 100 (no CUDA-capable device is detected) because "
 STARTS = "This container starts, and "
@@ -19,14 +19,6 @@ STARTS = "This container starts, and "
 @pytest.fixture
 def setup(tmp_path: Path) -> Setup:
     return Setup(tmp_path)
-
-
-def doctor(setup: Setup, capsys: Captured, *words: str) -> tuple[dict[str, list[Document]], str]:
-    """Return doctor's findings by their ids, and the verdict of the container."""
-    main(["doctor", *setup.arguments(), *words, "--format", "json"])
-    document = json.loads(capsys.readouterr().out)
-    found = {result["id"]: result["findings"] for result in document["results"]}
-    return {name: findings for name, findings in found.items() if findings}, document["verdict"]
 
 
 VALUES = {

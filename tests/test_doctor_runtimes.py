@@ -2,16 +2,14 @@
 by it, or opened by its name.
 """
 
-import json
 from pathlib import Path
 
 import pytest
 
 from nvgraft.formats.tree import open_tree_at
 from nvgraft_cli.case.texts import texts_in
-from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import Loading, executable, shared_object
-from test_doctor import LOADER, X86, Captured, Document, Setup
+from test_doctor import LOADER, X86, Captured, Setup, doctor
 
 MARK = b"\0/cudart.shm.%x.%x.%llx\0"
 #: The constants of a runtime that is linked into a program, by its major version.
@@ -28,14 +26,6 @@ TOO_NEW = "CUDA fails with error 35 (CUDA driver version is insufficient for CUD
 @pytest.fixture
 def setup(tmp_path: Path) -> Setup:
     return Setup(tmp_path)
-
-
-def doctor(setup: Setup, capsys: Captured, *words: str) -> tuple[dict[str, list[Document]], str]:
-    """Return doctor's findings by their ids, and the verdict of the container."""
-    main(["doctor", *setup.arguments(), *words, "--format", "json"])
-    document = json.loads(capsys.readouterr().out)
-    found = {result["id"]: result["findings"] for result in document["results"]}
-    return {name: findings for name, findings in found.items() if findings}, document["verdict"]
 
 
 def program(*needed: str, loading: Loading | None = None) -> bytes:

@@ -13,19 +13,11 @@ from typing import Any
 
 from nvgraft.base.errors import Refusal
 from nvgraft.host.libraries import find_loaded_library
-from nvgraft.host.nvml import TIMEOUT
-from nvgraft.system import child, confinement, syscalls, userns
+from nvgraft.host.nvml import ANSWER_LIMIT, LIMITS, TIMEOUT
+from nvgraft.system import child, confinement, userns
 from nvgraft_cli.case.hosts import HostSide
 
 _SONAME = "libnvidia-ml.so.1"
-_ANSWER_LIMIT = 1 << 20
-#: In seconds, bytes, descriptors, bytes: as for the hook's child.
-_LIMITS = (
-    (syscalls.RLIMIT_CPU, 10),
-    (syscalls.RLIMIT_AS, 4 << 30),
-    (syscalls.RLIMIT_NOFILE, 1024),
-    (syscalls.RLIMIT_FSIZE, 16 << 20),
-)
 
 #: nvmlGpuFabricInfo_t.state: the GPU waits for the fabric to be set up, or is part of it.
 FABRIC_WAITS = (1, 2)
@@ -65,7 +57,7 @@ def ask_health(host: HostSide) -> tuple[GpuHealth, ...] | None:
         lambda writer: _answer(writer, library, root, fixed_groups=fixed_groups), forks=False
     )
     try:
-        answer = asked.read(time.monotonic() + TIMEOUT, _ANSWER_LIMIT)
+        answer = asked.read(time.monotonic() + TIMEOUT, ANSWER_LIMIT)
     finally:
         asked.end()
     with suppress(ValueError, TypeError):
@@ -82,7 +74,7 @@ def _answer(writer: int, library: str, root: str, *, fixed_groups: bool) -> None
     import pynvml
 
     confinement.close_all_but(writer)
-    confinement.limit(_LIMITS)
+    confinement.limit(LIMITS)
     if root != "/":
         os.chroot(root)
     os.chdir("/")

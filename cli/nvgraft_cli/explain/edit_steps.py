@@ -28,6 +28,7 @@ from nvgraft_cli.explain.steps import (
     host_step,
     kernel_entry,
     pod_step,
+    with_trouble,
 )
 from nvgraft_cli.explain.story import ALWAYS, Fact, Step, StoryEntry
 from nvgraft_cli.prove.proof import Proof
@@ -70,10 +71,7 @@ def headline(case: Case, plan: Plan, refusal: Refusal | None, proofs: Sequence[P
         f"The container gets driver {plan.host.driver_version} by CDI edits "
         f"({source_of_edits(case)}): {files} files ({amount}), {nodes} device nodes, {links} links"
     )
-    if case.edited_before:
-        words = f"{words}; {case.edited_before}"
-    said = next((proof.trouble for proof in proofs if proof.trouble), "")
-    return f"{words}; but {said}" if said else words
+    return with_trouble(words, case, proofs)
 
 
 def edit_steps(

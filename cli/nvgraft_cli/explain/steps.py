@@ -1,7 +1,7 @@
 """Tell what the hook does with a case. Decisions are its own: each step reports one of them."""
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nvgraft.base.errors import Refusal
 from nvgraft.container.target import BINARIES_DIRECTORY, Target
@@ -82,6 +82,11 @@ def headline(case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proof
     amount = size(sum(action.size for action in binds))
     counts = f"{files} files ({amount}), {nodes}, {len(plan.links)} SONAME links"
     words = f"The container gets driver {plan.host.driver_version}: {counts}"
+    return with_trouble(words, case, proofs)
+
+
+def with_trouble(words: str, case: Case, proofs: Sequence[Proof]) -> str:
+    """Return what the container gets, with what has been done before and what does not load."""
     if case.edited_before:
         words = f"{words}; {case.edited_before}"
     trouble = next((proof.trouble for proof in proofs if proof.trouble), "")

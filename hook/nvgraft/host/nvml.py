@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 TIMEOUT = 10.0
 
 #: Bytes. The answer for 64 GPUs with 8 MIG devices each has about 50 KiB.
-_ANSWER_LIMIT = 1 << 20
+ANSWER_LIMIT = 1 << 20
 
 #: In seconds, bytes, descriptors, bytes. NVML needs far less; a faulty library cannot exhaust the
 #: machine.
-_LIMITS = (
+LIMITS = (
     (syscalls.RLIMIT_CPU, 10),
     (syscalls.RLIMIT_AS, 4 << 30),
     (syscalls.RLIMIT_NOFILE, 1024),
@@ -96,7 +96,7 @@ def query(
     answer = None
     try:
         meanwhile()
-        answer = nvml.read(deadline, _ANSWER_LIMIT)
+        answer = nvml.read(deadline, ANSWER_LIMIT)
     finally:
         status = nvml.end()
     if answer is None:
@@ -322,7 +322,7 @@ def _confine(writer: int, root: str, uid: int, gid: int, *, fixed_groups: bool) 
     """Change the root to the driver root, and give up everything that NVML does not need to talk to
     the driver.
     """
-    confinement.limit(_LIMITS)
+    confinement.limit(LIMITS)
     if root != "/":
         import ctypes
 
