@@ -125,7 +125,8 @@ def _kernel_file_systems(new_root: str) -> None:
     syscalls.mount("tmpfs", dev, "tmpfs", syscalls.MS_NOSUID, "mode=0755")
     for name, numbers in _CHARACTER_DEVICES.items():
         make_node(f"{dev}/{name}", stat.S_IFCHR, 0o666, numbers)
-    make_node(f"{dev}/kmsg", stat.S_IFCHR, 0o600, (1, 11))  # which a kubelet watches
+    # The kernel's log, which a kubelet and doctor read: of the host's own, not this machine's.
+    os.close(os.open(f"{dev}/kmsg", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     for name, target in _DEV_LINKS.items():
         os.symlink(target, f"{dev}/{name}")
     os.mkdir(f"{dev}/shm")
