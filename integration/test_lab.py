@@ -16,7 +16,7 @@ from labs import ENVIRONMENT, LAB, processes, traces, wait_for
 from nvgraft.apply import bpf
 from nvgraft.apply.cgroup import DeviceCgroup
 from nvgraft_cli.lab.looks import device_rules
-from nvgraft_cli.lab.phases import END, NAMES
+from nvgraft_cli.lab.phases import END, NAMES, PIVOT
 from nvgraft_cli.simulate import demo
 from terminals import on_terminal, talk
 
@@ -145,11 +145,31 @@ def test_back_takes_back_exactly_what_a_phase_has_done() -> None:
     assert "| GPU 0: NVIDIA A10" in done.stdout
 
 
+@pytest.mark.parametrize("stop", [name for name in STOPS if STOPS.index(name) <= PIVOT][1:])
+def test_a_phase_can_be_taken_back_and_done_again(stop: str) -> None:
+    """A single step back does not break the start."""
+    done = scripted(f"run {stop}", "back", "next", "run end")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "| GPU 0: NVIDIA A10" in done.stdout
+
+
+def test_the_lab_has_time() -> None:
+    """The limits of time of the hook do not count what the learner takes at a stop."""
+    limit = (
+        r"sed -i 's/^\[nvgraft\]/&\nimage-seconds = 1/' /etc/nvidia-container-runtime/config.toml"
+    )
+    pauses = (f"run {name}\nnode sleep 0.7" for name in ("plan", "sources", "targets", "cache"))
+    done = scripted(f"node {limit}", *pauses, "run end")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "not all of the image's libraries" not in done.stdout
+
+
 def test_the_hooks_refusal_ends_the_start() -> None:
     """A refusal is shown with the hook's own words, and the start fails."""
     done = scripted("node rm /usr/lib/x86_64-linux-gnu/libcuda.so.560.35.03", "run end", "next")
     assert done.returncode == 1
     assert "the start has failed: nvgraft: detection error: " in done.stdout
+    assert "\nfailed: inventory (" in done.stdout
 
 
 def own_bundle(directory: Path, **linux: object) -> Path:

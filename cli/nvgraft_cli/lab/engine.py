@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import sys
+import time
 from typing import Any, NamedTuple
 
 from nvgraft import hook
@@ -158,6 +159,7 @@ class _Stops:
         undo = self.observer.undo
         self._marks.append((number, None if undo is None else len(undo)))
         self.tell(number)
+        began = time.monotonic()
         while True:
             order = os.read(1, 1)
             if order == _BACK:
@@ -168,6 +170,8 @@ class _Stops:
             os.lseek(0, 0, os.SEEK_SET)  # the state may be read a second time
             child = os.fork()
             if child == 0:
+                for bounds in self.observer.bounds:
+                    bounds.allow(time.monotonic() - began)
                 self.observer.watch()
                 self.observer.forget()
                 return

@@ -15,6 +15,7 @@ from typing import Any
 
 from nvgraft.apply.journal import Journal
 from nvgraft.apply.undo import UndoLog
+from nvgraft.formats.tree import Bounds
 from nvgraft_cli.lab.phases import KEPT, KEPT_BY, PHASES, PIVOT
 
 #: Functions whose results are shown.
@@ -56,6 +57,7 @@ class PhaseObserver:
     :ivar other_calls: how often a function of ``os`` was called since then.
     :ivar results: what the engine's functions have returned.
     :ivar undo: the undo log of the start, once there is one; ``journal`` likewise.
+    :ivar bounds: the bounds of what is read, which have a limit of time.
     """
 
     def __init__(self, stop: Callable[[int], None]) -> None:
@@ -65,6 +67,7 @@ class PhaseObserver:
         }
         self._results = {code_of(name): key for key, name in _RESULTS.items()}
         self._kept, self._kept_by = code_of(KEPT), code_of(KEPT_BY)
+        self._bounded = code_of("nvgraft.formats.tree:Bounds.__init__")
         self._call = code_of("nvgraft.system.syscalls:_Call.__call__")
         self._failure = code_of("nvgraft.system.syscalls:_Call._failure")
         self._began = 0
@@ -76,6 +79,7 @@ class PhaseObserver:
         self.results: dict[str, Any] = {}
         self.undo: UndoLog | None = None
         self.journal: Journal | None = None
+        self.bounds: list[Bounds] = []
 
     def watch(self) -> None:
         """Observe this process from here on."""
@@ -108,6 +112,8 @@ class PhaseObserver:
         elif event == "return":
             if code is self._call:
                 self._record(frame, value)
+            elif code is self._bounded:
+                self.bounds.append(frame.f_locals["self"])
             elif value is not None and code in self._results:
                 self.results[self._results[code]] = value
 

@@ -64,6 +64,8 @@ def _sections(run: LabRun) -> Iterator[PageSection]:
 def _title(stop: Stop) -> str:
     assert stop.done is not None
     task = PHASES[stop.done].task
+    if stop.failed:
+        return f"Failed: {task}"
     return f"Take back: {task}" if stop.way == "back" else task.capitalize()
 
 

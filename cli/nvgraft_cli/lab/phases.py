@@ -123,7 +123,8 @@ PHASES = (
 )
 
 NAMES = tuple(phase.name for phase in PHASES)
-PIVOT, PROGRAM, END = NAMES.index("pivot"), NAMES.index("program"), len(PHASES)
+MOUNTS, PIVOT, PROGRAM = NAMES.index("mounts"), NAMES.index("pivot"), NAMES.index("program")
+END = len(PHASES)
 
 #: What the hook calls when everything is carried out, before it keeps it; and its caller then.
 KEPT = "nvgraft.apply.journal:Journal.end"

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from nvgraft_cli.lab.engine import EngineGone, EngineReport, LabEngine
 from nvgraft_cli.lab.looks import Difference, Look, differ, look_at
-from nvgraft_cli.lab.phases import END, PHASES, PIVOT, PROGRAM
+from nvgraft_cli.lab.phases import END, MOUNTS, PHASES, PIVOT, PROGRAM
 from nvgraft_cli.lab.waiting import StartFailed, WaitingContainer
 
 
@@ -24,6 +24,7 @@ class Stop(NamedTuple):
     :ivar calls: the system calls that were made; ``other_calls`` the functions of ``os``.
     :ivar lines: what the hook or the program has written.
     :ivar facts: what the engine knows so far.
+    :ivar failed: whether the phase has failed, and with it the start.
     """
 
     number: int
@@ -35,6 +36,7 @@ class Stop(NamedTuple):
     other_calls: dict[str, int]
     lines: list[str]
     facts: dict[str, Any]
+    failed: bool = False
 
 
 class LabRun:
@@ -88,10 +90,7 @@ class LabRun:
         if number == END or self._engine is None:
             raise LabError("the program has been started: there is no next phase | write quit")
         report = self._asked(self._engine.go_on)
-        stop = self._note("next", number, report)
-        if report.at is None and report.code:
-            self._fail(stop.lines[-1] if stop.lines else f"exit code {report.code}")
-        return stop
+        return self._note("next", number, report)
 
     def back(self) -> Stop:
         """Take the last phase back, by the executor's own undo.
@@ -107,10 +106,20 @@ class LabRun:
             raise LabError("the hook has ended by itself | write next or quit")
         report = self._asked(self._engine.go_back)
         assert report.at is not None
+        if report.at == MOUNTS and not report.left:
+            return self._note("back", MOUNTS, self._made_anew(self._engine, report))
         stop = self._note("back", report.at, report)
         if report.left:
             self._fail("left behind: " + ", ".join(report.left))
         return stop
+
+    def _made_anew(self, engine: LabEngine, report: EngineReport) -> EngineReport:
+        """Open the sources and make the targets once more: the kernel attaches a detached mount
+        once, and those of this stop were attached.
+        """
+        for order in (engine.go_back, engine.go_back, engine.go_on, engine.go_on):
+            newest = self._asked(order)
+        return report._replace(at=newest.at, facts=newest.facts, code=newest.code)
 
     @property
     def look(self) -> Look | None:
@@ -154,7 +163,6 @@ class LabRun:
             lines = self._engine.new_lines()
             self._close_engine()
             if report.code:
-                self._fail(lines[-1] if lines else f"exit code {report.code}")
                 return self._note("next", PIVOT, report, lines)
         return self._by_runtime(PIVOT, self.container.pivot, lines)
 
@@ -202,7 +210,10 @@ class LabRun:
             report.other_calls,
             lines,
             report.facts,
+            bool(report.code),
         )
+        if stop.failed:
+            self._fail(lines[-1] if lines else f"exit code {report.code}")
         self.stops.append(stop)
         return stop
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from nvgraft.base.errors import printable
 from nvgraft_cli.lab.looks import line_of
-from nvgraft_cli.lab.phases import END, PHASES
+from nvgraft_cli.lab.phases import END, MOUNTS, PHASES
 from nvgraft_cli.lab.run import Stop
 from nvgraft_cli.lab.waiting import WaitingContainer
 
@@ -48,8 +48,12 @@ def did(stop: Stop, limit: int | None = SHORT) -> Iterator[str]:
         return
     phase = PHASES[stop.done]
     took = f"{stop.milliseconds:.1f} ms"
-    if stop.way == "back":
+    if stop.failed:
+        yield f"failed: {phase.name} ({took})"
+    elif stop.way == "back":
         yield f"taken back: {phase.name} ({took})"
+        if stop.number == MOUNTS:
+            yield "  sources and targets were made anew: a mount can be attached only once"
     else:
         yield f"done: {phase.result} ({took})"
         for skipped in PHASES[stop.done + 1 : stop.number]:
