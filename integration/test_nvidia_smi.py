@@ -186,6 +186,24 @@ def test_the_topology_is_the_containers_part_of_the_hosts(
 
 
 @pytest.mark.requires("driver-packages")
+@pytest.mark.parametrize("release", HOSTS)
+def test_a_gpu_is_found_by_its_address(release: str, bundle: Bundle, tmp_path: Path) -> None:
+    """`nvidia-smi -i` takes the PCI address that it prints, and its short forms; another address is
+    no GPU.
+    """
+    host = host_with(release, "debian-a100x8", tmp_path)
+    pci = json.loads(Path(host).read_text())["nvml"]["gpus"][2]["pci"]
+    address = f"{pci['domain']:08X}:{pci['bus']:02X}:{pci['device']:02X}.0"
+    forms = [address, address[4:].lower(), address[9:]]
+    script = "; ".join(
+        f"nvidia-smi -i {form} --query-gpu=pci.bus_id --format=csv,noheader"
+        for form in (*forms, "00000000:FE:00.0")
+    )
+    done = smi(bundle, release, host, script, "1,2,3")
+    assert done.stdout.splitlines() == [address] * 3 + ["No devices were found"], done.stderr
+
+
+@pytest.mark.requires("driver-packages")
 def test_a_container_without_gpus_has_none(bundle: Bundle, tmp_path: Path) -> None:
     """With the driver's files and no GPU nvidia-smi says so, in its own words."""
     host = host_with("trixie", HOSTS["trixie"], tmp_path)

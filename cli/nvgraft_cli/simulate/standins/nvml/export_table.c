@@ -7,8 +7,10 @@
 
 enum {
   SLOT_COUNT = 384,
+  SLOT_READ_ADDRESS = 12,
   SLOT_PATH = 23,
   SLOT_CAN_BE_MONITORED = 72,
+  SLOT_ADDRESS_BY_INDEX = 75,
   SLOT_HANDLE_BY_INDEX = 81,
   SLOT_ENFORCED_POWER_LIMIT = 108,
   SLOT_PROCESSES_FIRST = 213,
@@ -64,6 +66,32 @@ static int slot_can_be_monitored(struct device *device, unsigned *yes) {
   return put(yes, 1);
 }
 
+/* What `nvidia-smi -i ADDRESS` asks before it takes the GPUs of that address: the numbers that the
+ * text means, and those of the GPU with an index. The text is of a whole device, function 0. */
+static int slot_read_address(const char *text, unsigned *domain, unsigned *bus, unsigned *device,
+                             unsigned *function) {
+  struct sim_pci pci;
+  NEED_INIT();
+  NEED(text && domain && bus && device && function);
+  if (!read_bus_id(text, &pci))
+    return INVALID_ARGUMENT;
+  *domain = pci.domain;
+  *bus = pci.bus;
+  *device = pci.device;
+  *function = 0;
+  return SUCCESS;
+}
+
+static int slot_address_by_index(unsigned index, unsigned *domain, unsigned *bus,
+                                 unsigned *device) {
+  NEED_INIT();
+  NEED(index < gpu_count && domain && bus && device);
+  *domain = gpus[index].gpu->pci.domain;
+  *bus = gpus[index].gpu->pci.bus;
+  *device = gpus[index].gpu->pci.device;
+  return SUCCESS;
+}
+
 NVML nvmlInternalGetExportTable(void ***table, const unsigned char *uuid) {
   if (refuses_beside_driver("libnvidia-ml.so.1"))
     return DRIVER_NOT_LOADED;
@@ -73,8 +101,10 @@ NVML nvmlInternalGetExportTable(void ***table, const unsigned char *uuid) {
   for (unsigned i = 1; i < SLOT_COUNT; i++)
     export_table[i] = slot_unknown;
   export_table[0] = (void *)sizeof export_table;
+  export_table[SLOT_READ_ADDRESS] = slot_read_address;
   export_table[SLOT_PATH] = slot_path;
   export_table[SLOT_CAN_BE_MONITORED] = slot_can_be_monitored;
+  export_table[SLOT_ADDRESS_BY_INDEX] = slot_address_by_index;
   export_table[SLOT_HANDLE_BY_INDEX] = nvmlDeviceGetHandleByIndex_v2;
   export_table[SLOT_ENFORCED_POWER_LIMIT] = nvmlDeviceGetEnforcedPowerLimit;
   for (unsigned i = SLOT_PROCESSES_FIRST; i <= SLOT_PROCESSES_LAST; i++)
