@@ -10,7 +10,7 @@ from nvgraft_cli.simulate import stubs
 from nvgraft_cli.simulate.standins import build, data
 from nvgraft_specs import gallery
 from nvgraft_specs.models.host import Host, load_host
-from nvgraft_specs.models.host_gpus import Gpu, MigDevice
+from nvgraft_specs.models.host_gpus import Gpu, MigDevice, Topology
 
 #: NODES is a list of PATH=ERRNO; a node that is not in it does not exist. FILES is a directory that
 #: stands for /.
@@ -93,11 +93,13 @@ def mig_gpu(number: int, count: int) -> Gpu:
     return gpu(number, mig="enabled", mig_devices=devices)
 
 
-def library(directory: Path, gpus: list[Gpu], **changes: object) -> str:
+def library(
+    directory: Path, gpus: list[Gpu], topology: Topology | None = None, **changes: object
+) -> str:
     """Compile the stand-in of a host with these GPUs; return its path."""
     found = load_host(gallery.path("mig-h100"))
     nvml = found.nvml.model_copy(update={"gpus": gpus} | changes)
-    host = Host.model_construct(**{**dict(found), "nvml": nvml})
+    host = Host.model_construct(**{**dict(found), "nvml": nvml, "topology": topology})
     (directory / "test.c").write_text(SOURCE)
     compiler = build.Compiler(
         data.c_source(host), lambda soname: stubs.shared_object(64, "EM_X86_64", soname, (), None)

@@ -21,7 +21,9 @@ from nvgraft_cli.simulate.standins import build, data, entry_points
 from nvgraft_specs import gallery
 from nvgraft_specs.models.gpu_profile import GpuValues
 from nvgraft_specs.models.host import Host, load_host
-from nvgraft_specs.models.host_gpus import NumaNode, Topology
+from nvgraft_specs.models.host_gpus import Bridge, NumaNode, Topology
+from standin_driver import ALL_NODES, library, variables
+from standin_driver import gpu as made_gpu
 
 pytestmark = pytest.mark.requires("gcc")
 
@@ -597,6 +599,75 @@ def test_nvlinks_are_as_described(
     ]
 
 
+OK, CHIPSET_NOT_SUPPORTED, NOT_SUPPORTED = (
+    pynvml.NVML_P2P_STATUS_OK,
+    pynvml.NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED,
+    pynvml.NVML_P2P_STATUS_NOT_SUPPORTED,
+)
+OVER_PCIE = [OK, OK, NOT_SUPPORTED, NOT_SUPPORTED, OK]
+NO_PEERS = [CHIPSET_NOT_SUPPORTED] * 2 + [NOT_SUPPORTED] + [CHIPSET_NOT_SUPPORTED] * 2
+ON_TWO_CPUS = Topology(
+    numa=[NumaNode(node=node, cpus=str(node), gpus=[node]) for node in (0, 1)],
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "topology", "statuses"),
+    [
+        ([{"profile": "l4", "brand": 14}] * 2, None, OVER_PCIE),
+        ([{"profile": "l4", "brand": 14}] * 2, ON_TWO_CPUS, OVER_PCIE),
+        ([{"profile": "t4", "brand": 2}] * 2, None, OVER_PCIE),
+        ([{"profile": "rtx-4090", "brand": 5}] * 2, None, NO_PEERS),
+        ([{"model": "NVIDIA L4"}, {"model": "Tesla T4"}], None, NO_PEERS),
+        ([{}, {}], Topology(nvlink="switch"), [OK] * 5),
+        (
+            [{"model": "A", "brand": 5}, {"model": "B", "brand": 5}],
+            Topology(nvlink=[Bridge(gpus=(0, 1), links=4)]),
+            [*[OK] * 4, CHIPSET_NOT_SUPPORTED],
+        ),
+    ],
+    ids=["l4", "two-cpus", "t4", "geforce", "two-models", "switch", "bridge"],
+)
+def test_nvml_and_cuda_agree_who_can_access_whom(
+    changes: list[dict[str, object]],
+    topology: Topology | None,
+    statuses: list[int],
+    ask: Callable[[Driver], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Boards of one model reach each other over PCIe, on two CPUs too; GeForce cards do not. CUDA
+    says 1 where NVML says OK.
+    """
+    gpus = [
+        made_gpu(number, **({"model": "NVIDIA"} | change)) for number, change in enumerate(changes)
+    ]
+    host = with_nvml(load_host(gallery.path("mig-h100")), gpus=gpus)
+    host = host.model_copy(update={"topology": topology})
+    api = ask(Driver(host, compile_trial(host, tmp_path)))
+    one, other = (api.nvmlDeviceGetHandleByIndex(index) for index in (0, 1))
+    assert [api.nvmlDeviceGetP2PStatus(one, other, kind) for kind in range(5)] == statuses
+    for name, value in variables(ALL_NODES | {"/dev/nvidia0": 6, "/dev/nvidia1": 6}).items():
+        monkeypatch.setenv(name, value)
+    cuda = ctypes.CDLL(library(tmp_path, gpus, topology))
+    assert cuda.cuInit(0) == 0
+    can = ctypes.c_int(-1)
+    assert cuda.cuDeviceCanAccessPeer(ctypes.byref(can), 0, 1) == 0
+    atomics = ctypes.c_int(-1)
+    assert cuda.cuDeviceGetP2PAttribute(ctypes.byref(atomics), 3, 0, 1) == 0
+    assert [can.value, atomics.value] == [statuses[0] == OK, statuses[3] == OK]
+
+
+def test_a_gpu_in_mig_mode_reaches_no_other(ask: Callable[[Driver], Any], tmp_path: Path) -> None:
+    """MIG mode cuts a GPU off from the others, over NVLink too."""
+    gpus = [made_gpu(0, mig="enabled"), made_gpu(1)]
+    host = with_nvml(load_host(gallery.path("mig-h100")), gpus=gpus)
+    host = host.model_copy(update={"topology": Topology(nvlink="switch")})
+    api = ask(Driver(host, compile_trial(host, tmp_path)))
+    one, other = (api.nvmlDeviceGetHandleByIndex(index) for index in (0, 1))
+    assert [api.nvmlDeviceGetP2PStatus(one, other, kind) for kind in range(5)] == NO_PEERS
+
+
 def test_mig_devices_have_their_share(
     compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
 ) -> None:
@@ -683,8 +754,8 @@ def test_the_export_table_answers_as_nvidia_smi_needs(
     compiled: Callable[[str], Driver], ask: Callable[[Driver], Any]
 ) -> None:
     """The table says its size; slots give handles, no processes, the host's PCIe generation, the
-    enforced power limit, paths, and that the GPU can be monitored; the rest is not supported for a
-    device and ignored otherwise.
+    enforced power limit, paths, PCI addresses, and that the GPU can be monitored; the rest is not
+    supported for a device and ignored otherwise.
     """
     api = ask(compiled("a100"))
     table = ctypes.POINTER(ctypes.c_void_p)()
@@ -707,6 +778,17 @@ def test_the_export_table_answers_as_nvidia_smi_needs(
     assert slot(table[23])(one, one, ctypes.addressof(path)) == path.value == 0
     assert slot(table[23])(one, other, ctypes.addressof(path)) == 0
     assert path.value == 4  # SYS
+    read = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 5)(table[12])
+    address = (ctypes.c_uint * 4)(9, 9, 9, 9)
+    numbers = [ctypes.addressof(address) + 4 * number for number in range(4)]
+    text = ctypes.create_string_buffer(b"0001:87:02.0")
+    assert read(ctypes.addressof(text), *numbers) == 0
+    assert list(address) == [1, 0x87, 2, 0]
+    assert read(ctypes.addressof(ctypes.create_string_buffer(b"GPU-1")), *numbers) == 2
+    of_index = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint, *[ctypes.c_void_p] * 3)(table[75])
+    assert of_index(4, *numbers[:3]) == 0
+    assert list(address) == [0, 0x87, 0, 0]
+    assert of_index(8, *numbers[:3]) == 2
     monitored = ctypes.c_uint()
     assert slot(table[72])(handle, ctypes.addressof(monitored), None) == 0
     assert monitored.value == 1

@@ -4,6 +4,7 @@
  * here; build.py gives every other name of the simulated branch to nvml_not_supported().
  */
 #include "access.h"
+#include "peers.h"
 
 #include "nvml/abi.h"
 

@@ -143,26 +143,8 @@ EXPORT int cuDeviceGetByPCIBusId(int *device, const char *text) {
   return INVALID_VALUE;
 }
 
-/* Return the number of NVLinks between two GPUs, or to switches from both. */
-static unsigned links_between(const struct sim_gpu *a, const struct sim_gpu *b) {
-  unsigned count = 0;
-  for (unsigned i = 0; i < a->nvlink_count; i++)
-    count += a->nvlinks[i].end == SIM_LINK_SWITCH ? b->nvlink_count > 0
-                                                  : a->nvlinks[i].gpu == b - simulated.gpus;
-  return count;
-}
-
-/* Return whether one GPU may read another's memory: over NVLink, or over PCIe within a NUMA node.
- * GeForce cards do not over PCIe. */
 static int reaches(const struct device *from, const struct device *to) {
-  enum { BRAND_GEFORCE = 5, LEVEL_NODE = 40 };
-  if (from->gpu == to->gpu || from->mig || to->mig)
-    return 0;
-  if (links_between(from->gpu, to->gpu))
-    return 1;
-  if (!from->gpu->topology || from->gpu->brand == BRAND_GEFORCE)
-    return 0;
-  return from->gpu->topology[to->gpu - simulated.gpus] <= LEVEL_NODE;
+  return !from->mig && !to->mig && are_peers(from->gpu, to->gpu);
 }
 
 EXPORT int cuDeviceCanAccessPeer(int *can, int device, int peer) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "access.h"
+#include "peers.h"
 
 #define LIBRARY "libcuda.so.1"
 

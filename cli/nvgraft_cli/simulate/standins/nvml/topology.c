@@ -168,32 +168,21 @@ static const struct sim_nvlink *find_link(const struct sim_gpu *gpu, unsigned nu
       return NOT_SUPPORTED; \
   } while (0)
 
-static int is_linked(const struct device *one, const struct device *other) {
-  int switched = 0;
-  for (unsigned i = 0; i < one->gpu->nvlink_count; i++) {
-    const struct sim_nvlink *link = &one->gpu->nvlinks[i];
-    if (link->end == SIM_LINK_GPU && link->gpu == (int)host_index(other))
-      return 1;
-    switched |= link->end == SIM_LINK_SWITCH;
-  }
-  for (unsigned i = 0; switched && i < other->gpu->nvlink_count; i++)
-    if (other->gpu->nvlinks[i].end == SIM_LINK_SWITCH)
-      return 1;
-  return 0;
-}
-
-/* What a GPU reads and writes of another one goes over NVLink. Whether a machine would allow it
- * over PCIe is not recorded. */
 NVML nvmlDeviceGetP2PStatus(struct device *one, struct device *other, unsigned what,
                             unsigned *status) {
   enum { READ, WRITE, NVLINK, ATOMICS, PCI };
   enum { STATUS_OK = 0, STATUS_CHIPSET_NOT_SUPPORTED = 1, STATUS_NOT_SUPPORTED = 5 };
+  int peers, links;
   NEED_GPU(one);
   NEED_GPU(other);
   NEED(what <= PCI);
-  if (what != PCI && is_linked(one, other))
-    return put(status, STATUS_OK);
-  return put(status, what == NVLINK ? STATUS_NOT_SUPPORTED : STATUS_CHIPSET_NOT_SUPPORTED);
+  peers = are_peers(one->gpu, other->gpu);
+  links = peers && links_between(one->gpu, other->gpu);
+  if (what == NVLINK || (what == ATOMICS && peers))
+    return put(status, links ? STATUS_OK : STATUS_NOT_SUPPORTED);
+  if (what == PCI)
+    peers = peers && are_pcie_peers(one->gpu, other->gpu);
+  return put(status, peers ? STATUS_OK : STATUS_CHIPSET_NOT_SUPPORTED);
 }
 
 NVML nvmlDeviceGetNvLinkState(struct device *device, unsigned number, unsigned *state) {
