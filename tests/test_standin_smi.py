@@ -1,6 +1,7 @@
 """nvgraft's nvidia-smi, over an NVML of a few functions."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -38,6 +39,8 @@ int nvmlDeviceGetPerformanceState(void *d, unsigned *p) { *p = 8; return second(
 int nvmlDeviceGetPowerUsage(void *d, unsigned *mw) { *mw = 16400; return second(d); }
 int nvmlDeviceGetEnforcedPowerLimit(void *d, unsigned *mw) { *mw = 150000; return second(d); }
 int nvmlDeviceGetMemoryInfo(void *d, unsigned long long *m) { m[0] = 23028ULL << 20; m[2] = 3ULL << 20; m[1] = m[0] - m[2]; return second(d); }
+int nvmlDeviceGetMemoryInfo_v2(void *d, unsigned long long *m) { m[2] = 421ULL << 20; return (unsigned)*m == 0x2000028 ? 0 : 25; }
+int nvmlDeviceGetPowerManagementMode(void *d, unsigned *mode) { *mode = 1; return second(d); }
 int nvmlDeviceGetUtilizationRates(void *d, unsigned *u) { u[0] = 7; u[1] = 1; return second(d); }
 int nvmlDeviceGetComputeMode(void *d, unsigned *mode) { *mode = 0; return second(d); }
 int nvmlDeviceGetMigMode(void *d, unsigned *now, unsigned *next) { return 3; }
@@ -149,6 +152,29 @@ def test_what_programs_read_has_no_line_of_ours(smi: Path, nvml: Path) -> None:
             'Field "foo" is not a valid field to query.\n\n',
         ),
         (
+            ["--query-gpu=name, index", "--format=csv"],
+            2,
+            'Field " index" is not a valid field to query.\n\n',
+        ),
+        (["--query-gpu=foo", "--format=xml"], 2, 'Field "foo" is not a valid field to query.\n\n'),
+        (["--query-gpu=index", "--format=xml"], 2, "Format modifier is not recognized.\n"),
+        (["--query-gpu=index", "--format=csv,NOHEADER"], 2, "Format modifier is not recognized.\n"),
+        (
+            ["--query-gpu=index", "--format=csv, noheader"],
+            2,
+            "Format modifier is not recognized.\n",
+        ),
+        (
+            ["--query-gpu=index", "--format=noheader"],
+            2,
+            "Format modifier --format=csv is mandatory.\n",
+        ),
+        (
+            ["--format=csv"],
+            255,
+            "ERROR: Option --format=csv is not recognized. Please run 'nvidia-smi -h'.\n\n",
+        ),
+        (
             ["--query-gpu=index"],
             2,
             "\"--format=\" switch is missing. Please run 'nvidia-smi -h' for help.\n\n",
@@ -164,6 +190,20 @@ def test_wrong_usage_is_as_nvidias(
     """
     done = run(smi, nvml, *arguments)
     assert (done.returncode, done.stdout) == (code, text)
+
+
+def test_the_fields_are_listed_as_scripts_read_them(smi: Path, nvml: Path) -> None:
+    """--help-query-gpu has each field and its other name in quotation marks, and each is answered."""
+    listed = run(smi, nvml, "--help-query-gpu").stdout
+    assert '\n"name" or "gpu_name"\n' in listed
+    names = re.findall(r'^"([^"]+)"(?: or "[^"]+")?$', listed, re.MULTILINE)
+    assert len(names) > 50
+    done = run(smi, nvml, f"--query-gpu={','.join(names)},", "--format=csv,")
+    assert done.returncode == 0
+    header = [name.partition(" ")[0] for name in done.stdout.splitlines()[0].split(", ")]
+    assert header == names
+    done = run(smi, nvml, "--query-gpu=memory.reserved,power.management", "--format=csv,noheader")
+    assert done.stdout.splitlines() == ["421 MiB, Enabled", "421 MiB, [N/A]"]
 
 
 @pytest.mark.parametrize(

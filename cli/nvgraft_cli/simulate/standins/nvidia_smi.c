@@ -123,6 +123,15 @@ static const char *of_memory(handle d, int which) {
   return number(code, "%.0f", (double)(sizes[which] >> 20));
 }
 
+static const char *of_reserved_memory(handle d) {
+  struct {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+  } memory = {.version = sizeof memory | 2 << 24}; /* nvmlMemory_v2_t */
+  int code = ASK("nvmlDeviceGetMemoryInfo_v2", d, &memory);
+  return number(code, "%.0f", (double)(memory.reserved >> 20));
+}
+
 static const char *of_power_limits(handle d, int highest) {
   unsigned limits[2] = {0, 0};
   int code = ASK("nvmlDeviceGetPowerManagementLimitConstraints", d, &limits[0], &limits[1]);
@@ -198,11 +207,13 @@ static const struct field FIELDS[] = {
   {"pstate", ""},
   {"fan.speed", "%"},
   {"memory.total", "MiB"},
+  {"memory.reserved", "MiB"},
   {"memory.used", "MiB"},
   {"memory.free", "MiB"},
   {"utilization.gpu", "%"},
   {"utilization.memory", "%"},
   {"temperature.gpu", ""},
+  {"power.management", ""},
   {"power.draw", "W"},
   {"power.limit", "W"},
   {"enforced.power.limit", "W"},
@@ -224,7 +235,8 @@ static const struct field FIELDS[] = {
   {"ecc.errors.uncorrected.aggregate.total", ""},
   {"mig.mode.current", ""},
   {"mig.mode.pending", ""},
-  {"pcie.link.gen.current pcie.link.gen.gpucurrent", ""},
+  {"pcie.link.gen.current", ""},
+  {"pcie.link.gen.gpucurrent", ""},
   {"pcie.link.gen.max", ""},
   {"pcie.link.width.current", ""},
   {"pcie.link.width.max", ""},
@@ -247,10 +259,11 @@ static const char *answer(const char *field, const struct gpu *gpu) {
   if (IS("pci.device_id")) return of_pci(d, 'p');
   if (IS("pci.sub_device_id")) return of_pci(d, 'u');
   if (IS("index")) return number(0, "%.0f", gpu->index);
-  if (IS("persistence_mode") || IS("display_active") || IS("compute_mode")) {
+  if (IS("persistence_mode") || IS("display_active") || IS("power.management") || IS("compute_mode")) {
     unsigned value = 0;
     int code = IS("persistence_mode") ? ASK("nvmlDeviceGetPersistenceMode", d, &value)
              : IS("display_active")   ? ASK("nvmlDeviceGetDisplayActive", d, &value)
+             : IS("power.management") ? ASK("nvmlDeviceGetPowerManagementMode", d, &value)
                                       : ASK("nvmlDeviceGetComputeMode", d, &value);
     return IS("compute_mode") ? words(code, value, COMPUTE, 4) : words(code, value, ENABLED, 2);
   }
@@ -259,6 +272,7 @@ static const char *answer(const char *field, const struct gpu *gpu) {
   if (IS("pstate")) return of_unsigned(d, "nvmlDeviceGetPerformanceState", "P%.0f", 1);
   if (IS("fan.speed")) return of_unsigned(d, "nvmlDeviceGetFanSpeed", "%.0f", 1);
   if (IS("memory.total")) return of_memory(d, 0);
+  if (IS("memory.reserved")) return of_reserved_memory(d);
   if (IS("memory.free")) return of_memory(d, 1);
   if (IS("memory.used")) return of_memory(d, 2);
   if (IS("utilization.gpu")) return of_utilization(d, 0);
@@ -285,7 +299,7 @@ static const char *answer(const char *field, const struct gpu *gpu) {
   if (IS("ecc.errors.uncorrected.aggregate.total")) return of_ecc_errors(d, 1, 1);
   if (IS("mig.mode.current")) return of_mode(d, "nvmlDeviceGetMigMode", 0);
   if (IS("mig.mode.pending")) return of_mode(d, "nvmlDeviceGetMigMode", 1);
-  if (IS("pcie.link.gen.current")) return of_unsigned(d, "nvmlDeviceGetCurrPcieLinkGeneration", "%.0f", 1);
+  if (IS("pcie.link.gen.current") || IS("pcie.link.gen.gpucurrent")) return of_unsigned(d, "nvmlDeviceGetCurrPcieLinkGeneration", "%.0f", 1);
   if (IS("pcie.link.gen.max")) return of_unsigned(d, "nvmlDeviceGetMaxPcieLinkGeneration", "%.0f", 1);
   if (IS("pcie.link.width.current")) return of_unsigned(d, "nvmlDeviceGetCurrPcieLinkWidth", "%.0f", 1);
   if (IS("pcie.link.width.max")) return of_unsigned(d, "nvmlDeviceGetMaxPcieLinkWidth", "%.0f", 1);
@@ -319,37 +333,43 @@ static const struct field *field_of(const char *name) {
   return NULL;
 }
 
-static int query(char *list, int header, int units) {
-  const struct field *fields[64];
-  unsigned count = 0;
+static const struct field *asked[64];
+static unsigned asked_count;
+
+/* Find the fields of a list, in which an empty item counts as none; return 0, or an exit code. */
+static int read_fields(char *list) {
   for (char *rest = list, *name; (name = strsep(&rest, ","));) {
-    name += strspn(name, " ");
-    name[strcspn(name, " ")] = 0;
+    if (!*name)
+      continue;
     const struct field *field = field_of(name);
-    if (!field || count == sizeof fields / sizeof *fields) {
+    if (!field || asked_count == sizeof asked / sizeof *asked) {
       printf("Field \"%s\" is not a valid field to query.\n\n", name);
       mark();
       return INVALID_ARGUMENT;
     }
-    fields[count++] = field;
+    asked[asked_count++] = field;
   }
+  return 0;
+}
+
+static int query(int header, int units) {
   if (!gpu_count) {
     puts("No devices were found");
     return NOT_FOUND;
   }
-  for (unsigned i = 0; header && i < count; i++) {
-    printf("%s%.*s", i ? ", " : "", (int)strcspn(fields[i]->names, " "), fields[i]->names);
-    if (units && *fields[i]->unit)
-      printf(" [%s]", fields[i]->unit);
+  for (unsigned i = 0; header && i < asked_count; i++) {
+    printf("%s%.*s", i ? ", " : "", (int)strcspn(asked[i]->names, " "), asked[i]->names);
+    if (units && *asked[i]->unit)
+      printf(" [%s]", asked[i]->unit);
   }
   if (header)
     putchar('\n');
   for (unsigned g = 0; g < gpu_count; g++) {
-    for (unsigned i = 0; i < count; i++) {
-      const char *value = answer(fields[i]->names, &gpus[g]);
+    for (unsigned i = 0; i < asked_count; i++) {
+      const char *value = answer(asked[i]->names, &gpus[g]);
       printf("%s%s", i ? ", " : "", value ? value : "[N/A]");
-      if (value && units && *fields[i]->unit)
-        printf(" %s", fields[i]->unit);
+      if (value && units && *asked[i]->unit)
+        printf(" %s", asked[i]->unit);
     }
     putchar('\n');
   }
@@ -543,10 +563,15 @@ static int help(void) {
 }
 
 static int help_query(void) {
-  puts("Fields of --query-gpu, with their other names:\n");
-  for (unsigned i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++)
-    printf("%s\n", FIELDS[i].names);
-  printf("\n" MARK "\n", simulated.host);
+  puts("List of valid properties to query for the switch \"--query-gpu\":\n");
+  for (unsigned i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
+    const char *other = strchr(FIELDS[i].names, ' ');
+    printf("\"%.*s\"", (int)strcspn(FIELDS[i].names, " "), FIELDS[i].names);
+    if (other)
+      printf(" or \"%s\"", other + 1);
+    puts("\n");
+  }
+  printf(MARK "\n", simulated.host);
   return 0;
 }
 
@@ -626,7 +651,7 @@ static int usage(const char *format, const char *word, int code) {
 }
 
 int main(int argc, char **argv) {
-  char *fields = NULL, *format = NULL, *ids = NULL;
+  char *fields = NULL, *format = NULL, *format_option = NULL, *ids = NULL;
   int wants_list = 0, wants_version = 0, header = 1, units = 1, code;
   for (int i = 1; i < argc; i++)
     if (!strcmp(argv[i], "-h") || !strcmp(argv[i], "--help"))
@@ -637,36 +662,40 @@ int main(int argc, char **argv) {
   if (code)
     return fail(code);
   for (int i = 1; i < argc; i++) {
-    char *value;
+    char *value, *argument = argv[i];
     if (!strcmp(argv[i], "-L") || !strcmp(argv[i], "--list-gpus"))
       wants_list = 1;
     else if (!strcmp(argv[i], "--version"))
       wants_version = 1;
     else if ((value = value_of("--query-gpu", NULL, argv, &i)))
       fields = value;
-    else if ((value = value_of("--format", NULL, argv, &i)))
+    else if ((value = value_of("--format", NULL, argv, &i))) {
       format = value;
-    else if ((value = value_of("--id", "-i", argv, &i)))
+      format_option = argument;
+    } else if ((value = value_of("--id", "-i", argv, &i)))
       ids = value;
     else
       return usage("ERROR: Option %s is not recognized. Please run 'nvidia-smi -h'.\n\n", argv[i], 255);
   }
+  if (format && !fields)
+    return usage("ERROR: Option %s is not recognized. Please run 'nvidia-smi -h'.\n\n", format_option, 255);
   if (fields && !format)
     return usage("%s switch is missing. Please run 'nvidia-smi -h' for help.\n\n", "\"--format=\"", INVALID_ARGUMENT);
+  if (fields && (code = read_fields(fields)))
+    return code;
   int csv = 0;
   for (char *item; format && (item = strsep(&format, ","));) {
-    item += strspn(item, " ");
     if (!strcmp(item, "csv"))
       csv = 1;
     else if (!strcmp(item, "noheader"))
       header = 0;
     else if (!strcmp(item, "nounits"))
       units = 0;
-    else
-      return usage("\"%s\" is not a valid format option. Please run 'nvidia-smi -h' for help.\n\n", item, INVALID_ARGUMENT);
+    else if (*item)
+      return usage("Format modifier is not %s.\n", "recognized", INVALID_ARGUMENT);
   }
   if (fields && !csv)
-    return usage("%s is missing in --format. Please run 'nvidia-smi -h' for help.\n\n", "csv", INVALID_ARGUMENT);
+    return usage("Format modifier --format=%s is mandatory.\n", "csv", INVALID_ARGUMENT);
   if (ids && wants_list)
     return usage("ERROR: Option %s is not valid for this command. Please run 'nvidia-smi -h' for help.\n\n", "-i", INVALID_ARGUMENT);
   if (wants_version)
@@ -676,5 +705,5 @@ int main(int argc, char **argv) {
     return list();
   if ((code = select_gpus(ids)))
     return code;
-  return fields ? query(fields, header, units) : table();
+  return fields ? query(header, units) : table();
 }
