@@ -67,6 +67,17 @@ def test_the_parts_of_a_line() -> None:
     assert library.elf.machine == "EM_AARCH64"
 
 
+def test_a_host_has_one_numa_node_unless_told_otherwise() -> None:
+    """All GPUs are near CPUs of node 0, as on a machine with one CPU; `numa 0` leaves it unknown."""
+    topology = made("3 x l4, driver 550.163.01").topology
+    assert topology
+    assert [(node.node, node.cpus, node.gpus) for node in topology.numa or ()] == [
+        (0, "0-31", [0, 1, 2])
+    ]
+    unknown = made("3 x l4, driver 550.163.01, numa 0").topology
+    assert unknown is None or unknown.numa is None
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

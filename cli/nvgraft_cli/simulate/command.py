@@ -90,7 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--make",
         metavar="LINE",
         help="print the document of a host that a line describes: GPUs and driver, and nvswitches"
-        " N, nvlink, numa N, imex N, mig PROFILE..., or aarch64; --name is then the host's name",
+        " N, nvlink, numa N (default: 1), imex N, mig PROFILE..., or aarch64; --name is then the"
+        " host's name",
     )
     parser.add_argument(
         "--cuda-runtime",

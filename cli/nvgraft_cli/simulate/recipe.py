@@ -145,7 +145,7 @@ def _parse(text: str) -> _Recipe:
         for key, default, least, most in (
             ("count", "1", 1, _GPU_LIMIT),
             ("nvswitches", "0", 0, 8),
-            ("numa", "0", 0, 8),
+            ("numa", "1", 0, 8),
             ("imex", "0", 0, 8),
         )
     }
