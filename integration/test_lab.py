@@ -328,9 +328,9 @@ def test_a_closed_or_full_stream_is_one_line(
     assert ("| GPU 0: NVIDIA A10" in done.stdout) == (code == 0)
 
 
-def test_shells_have_a_terminal_of_their_own() -> None:
-    """A shell in the container and one on the node have job control and Ctrl-C; when they end, or
-    are killed, the lab has its terminal again.
+def test_shells_and_commands_are_lent_the_terminal() -> None:
+    """A shell in the container and one on the node have job control and Ctrl-C, commands read from
+    the terminal; when they end, or are killed, the lab has its terminal again.
     """
     turns = []
     for command in ("shell", "node"):
@@ -343,6 +343,13 @@ def test_shells_have_a_terminal_of_their_own() -> None:
             ("lab> ", f"{command}\n"),
             ("# ", "kill -9 $$\n"),
             ("the shell was ended by signal 9", ""),
+            # Nobody could continue this lab: Ctrl-Z stops it no longer than a moment.
+            ("lab> ", f"{command} echo b$((6 * 7)); read word; echo got $word\n"),
+            ("b42", "\x1ait\n"),
+            ("got it", ""),
+            ("lab> ", f"{command} echo c$((6 * 7)); sleep 1000\n"),
+            ("c42", "\x03"),
+            ("ended by signal 2", ""),
         ]
     seen = talk(["lab", "--no-pager"], [*turns, ("lab> ", "run end\n"), ("lab> ", "quit\n")])
     assert seen.code == 0, seen.text

@@ -17,6 +17,7 @@ from labs import ENVIRONMENT, LAB, processes, traces, wait_for
 from nvgraft.apply.cgroup import DeviceCgroup
 from nvgraft_cli.lab.lessons import library, systemd
 from nvgraft_specs.models.lesson import Lesson
+from terminals import NVGRAFT, talk
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "gcc", "overlayfs", "x86_64")
 
@@ -264,3 +265,70 @@ def test_a_program_may_say_anything() -> None:
     said = done.stdout.partition("lesson> start\n")[2].splitlines()
     assert said[:20] == ["  | y"] * 20
     assert said[-2:] == ["  | (32748 more lines)", "  it went on for too long, and was ended"]
+
+
+PROMPT = "lesson> "
+#: A job of a shell, which tells once it is the foreground job. See the test of the lab's shells.
+JOB = "sh -c 'echo j$((6 * 7)); exec sleep 1000'\n"
+LESSON = ["lab", "--no-pager", "lesson", "no-libcuda"]
+
+
+def test_a_lesson_lends_its_terminal_to_programs(tmp_path: Path) -> None:
+    """Shells with job control and an editor work in a lesson, Ctrl-C and signals end a command
+    only, and lines that are pasted behind a shell are for the shell and then for the lesson.
+    """
+    turns = [
+        (PROMPT, "sh\n"),
+        ("# ", JOB),
+        ("j42", "\x03"),
+        ("# ", "exit 3\n"),
+        ("(exit code 3)", ""),
+        (PROMPT, "bash --norc -i\n"),
+        ("# ", JOB),
+        ("j42", "\x1a"),
+        ("Stopped", ""),
+        ("# ", "kill -9 %1\n"),
+        ("# ", "exit\n"),
+        (PROMPT, "echo a$((6 * 7)); sleep 1000\n"),
+        ("a42", "\x03"),
+        ("(ended by signal 2)", ""),
+        (PROMPT, "bash --norc -i\nkill -9 $$\n"),
+        ("(exit code 137)", ""),
+        (PROMPT, "bash --norc -i\necho b$((6 * 7))\nexit\necho c$((6 * 7))\ncheck\n"),
+        *[("b42", ""), (PROMPT, ""), ("c42", ""), ("Not solved yet.", "")],
+        (PROMPT, "busybox vi app/config.json\n"),
+        ("ociVersion", ":%s/CAPABILITIES=[a-z,]*/CAPABILITIES=compute,utility/\r:wq\r"),
+        (PROMPT, "check\n"),
+        ("Solved.", ""),
+        (PROMPT, "quit\n"),
+    ]
+    before = traces()
+    seen = talk(LESSON, turns, env={"XDG_STATE_HOME": str(tmp_path)})
+    assert seen.code == 0, seen.text
+    assert "1 of 15 lessons solved" in seen.text
+    assert "job control" not in seen.text
+    assert traces() == before
+
+
+def test_a_lesson_is_stopped_and_continued_with_its_command() -> None:
+    """Ctrl-Z in a command, and at the prompt, gives the terminal to the shell that has started the
+    lesson; `fg` goes on with both; a lesson that is killed meanwhile leaves nothing.
+    """
+    turns = [
+        ("# ", " ".join([*NVGRAFT, *LESSON, "\n"])),
+        (PROMPT, "echo a$((6 * 7)); read word; echo got $word\n"),
+        ("a42", "\x1a"),
+        ("Stopped", "echo b$((6 * 7))\n"),
+        ("b42", "fg\n"),
+        ("lesson no-libcuda", "it\n"),
+        ("got it", ""),
+        (PROMPT, "\x1a"),
+        ("Stopped", "fg\n"),
+        ("lesson no-libcuda", "echo c$((6 * 7)); sleep 1000\n"),
+        ("c42", "\x1a"),
+        ("Stopped", "kill -9 %1; wait; echo d$((6 * 7))\n"),
+        ("d42", "exit\n"),
+    ]
+    before = traces()
+    seen = talk(["--norc", "-i"], turns, program=["bash"])
+    assert traces() == before, seen.text

@@ -12,6 +12,7 @@ import termios
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+NVGRAFT = (sys.executable, "-m", "nvgraft_cli.shell.main")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -46,10 +47,12 @@ def talk(
     turns: Sequence[tuple[str, str]],
     columns: int = 80,
     env: Mapping[str, str] | None = None,
+    program: Sequence[str] = NVGRAFT,
 ) -> Seen:
     """Run ``nvgraft`` as :func:`on_terminal` does, with a person who reads before typing.
 
     :param turns: what is to appear after the turn before, and what is typed then.
+    :param program: runs instead of ``nvgraft``.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -62,7 +65,7 @@ def talk(
         **(env or {}),
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "nvgraft_cli.shell.main", *words],
+        [*program, *words],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

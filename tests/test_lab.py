@@ -115,7 +115,7 @@ def follow() -> Callable[..., tuple[int, list[str]]]:
         said: list[str] = []
         walk: Any = Walk(failing)
         lines = LabConsole(script, said.append)
-        return console.follow(LabCommands(walk, os.environ, said.append), lines), said
+        return console.follow(LabCommands(walk, os.environ, said.append, None), lines), said
 
     return run
 

@@ -19,6 +19,7 @@ from nvgraft_cli.shell import children, logs, streams, terminal
 from nvgraft_cli.shell.errors import InputError
 
 if TYPE_CHECKING:
+    from nvgraft_cli.lab.ground.lent_terminal import LentTerminal
     from nvgraft_cli.lab.ground.lines import LabConsole
 
 DEFAULT_HOST = "runfile-a10x2"
@@ -99,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft_cli.lab import image
     from nvgraft_cli.lab.ground.bundles import bundle_config
     from nvgraft_cli.lab.ground.cgroups import Janitor
+    from nvgraft_cli.lab.ground.lent_terminal import terminal_of
     from nvgraft_cli.simulate import running
     from nvgraft_specs.documents import DocumentError
 
@@ -115,11 +117,11 @@ def run(args: argparse.Namespace) -> int:
         _check_writable(args.record)
     record = os.memfd_create("record")
     name = f"nvgraft-lab-{uuid.uuid4().hex[:12]}"
-    with Janitor(name):
+    with terminal_of(scripted=script is not None) as lent, Janitor(name):
         code = running.on_host(
             host,
             snapshot,
-            lambda: _work(lambda: _walk(name, config, script, record, host.name, args)),
+            lambda: _work(lambda: _walk(name, config, script, record, host.name, args, lent)),
         )
     data = os.pread(record, os.fstat(record).st_size, 0)
     if args.record is not None and data:
@@ -264,6 +266,7 @@ def _walk(
     record: int,
     host: str,
     args: argparse.Namespace,
+    lent: "LentTerminal | None",
 ) -> int:
     from nvgraft_cli.lab import console, image
     from nvgraft_cli.lab.commands import LabCommands
@@ -280,7 +283,7 @@ def _walk(
         start = LabRun(container)
         try:
             start.begin()
-            commands = LabCommands(start, environment, _say(args))
+            commands = LabCommands(start, environment, _say(args), lent)
             commands.show()
             code = console.follow(commands, _console(script, args))
             if args.record is not None:

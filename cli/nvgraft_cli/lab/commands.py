@@ -2,7 +2,6 @@
 
 import os
 import stat
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ from nvgraft.apply.targets import open_in_root
 from nvgraft.base.errors import printable
 from nvgraft.base.files import reason
 from nvgraft_cli.lab import questions, shells, text
+from nvgraft_cli.lab.ground.lent_terminal import LentTerminal
 from nvgraft_cli.lab.phases import NAMES
 from nvgraft_cli.lab.run import LabError, LabRun
 
@@ -34,17 +34,23 @@ class LabCommands:
     """
 
     def __init__(
-        self, run: LabRun, environment: Mapping[str, str], say: Callable[[str], None]
+        self,
+        run: LabRun,
+        environment: Mapping[str, str],
+        say: Callable[[str], None],
+        terminal: LentTerminal | None,
     ) -> None:
         """Begin with no output.
 
         :param environment: of a shell on the node.
+        :param terminal: of shells; None if there is none, or for a script.
         :param say: prints a line.
         """
         self.ended = False
         self.say = say
         self._run = run
         self._environment = environment
+        self._terminal = terminal
         self._table = {
             "next": LabCommand("next", "carry out the next phase", self._next),
             "back": LabCommand("back", "take the last phase back", self._back),
@@ -137,13 +143,18 @@ class LabCommands:
 
     def _shell(self, rest: str) -> int:
         self._check_process()
-        return self._of_shell(rest, lambda: shells.in_container(self._run.container, rest or None))
+        container = self._run.container
+        return self._of_shell(
+            rest, lambda: shells.in_container(container, rest or None, self._terminal)
+        )
 
     def _node(self, rest: str) -> int:
-        return self._of_shell(rest, lambda: shells.on_node(rest or None, self._environment))
+        return self._of_shell(
+            rest, lambda: shells.on_node(rest or None, self._environment, self._terminal)
+        )
 
     def _of_shell(self, rest: str, start: Callable[[], int]) -> int:
-        if not rest and not sys.stdin.isatty():
+        if not rest and self._terminal is None:
             raise LabError("there is no terminal for a shell | write a command behind it")
         code = start()
         if code < 0:

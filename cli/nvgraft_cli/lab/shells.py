@@ -2,13 +2,11 @@
 
 import os
 import signal
-import sys
-from collections.abc import Callable, Mapping
-from typing import NoReturn
+from collections.abc import Mapping
 
 from nvgraft.system import syscalls
 from nvgraft_cli.lab.ground import cgroups
-from nvgraft_cli.lab.shell_terminal import ShellTerminal
+from nvgraft_cli.lab.ground.lent_terminal import LentTerminal, run_shell
 from nvgraft_cli.lab.waiting import WaitingContainer
 
 _NAMESPACES = {
@@ -19,14 +17,14 @@ _NAMESPACES = {
     "net": syscalls.CLONE_NEWNET,
     "pid": syscalls.CLONE_NEWPID,
 }
-_NO_SHELL = 127
 
 
-def in_container(container: WaitingContainer, command: str | None) -> int:
-    """Run a shell in the namespaces, the cgroup and the root of ``container``; return its exit
-    code (-N: ended by signal N).
+def in_container(
+    container: WaitingContainer, command: str | None, terminal: LentTerminal | None
+) -> int:
+    """Run a shell in the namespaces, the cgroup and the root of ``container``.
 
-    :param command: for the shell; None for one on this terminal.
+    For ``command``, ``terminal`` and the result see :func:`run_shell`.
     """
 
     def become() -> None:
@@ -46,19 +44,25 @@ def in_container(container: WaitingContainer, command: str | None) -> int:
         child = os.fork()  # the first process of the pid namespace that it shall be in
         if child:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            _, status = os.waitpid(child, 0)
+            _, status = os.waitpid(child, os.WUNTRACED)
+            while os.WIFSTOPPED(status):
+                os.kill(os.getpid(), signal.SIGSTOP)
+                _, status = os.waitpid(child, os.WUNTRACED)
             code = os.waitstatus_to_exitcode(status)
             if code < 0:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
                 os.kill(os.getpid(), -code)
             os._exit(code)
 
     environment = dict(entry.partition("=")[::2] for entry in container.environment)
-    return _run(command, environment, become)
+    return run_shell(command, environment, become, terminal)
 
 
-def on_node(command: str | None, environment: Mapping[str, str]) -> int:
-    """Run a shell on the node. For ``command`` and the result see :func:`in_container`."""
-    return _run(command, environment, lambda: None)
+def on_node(
+    command: str | None, environment: Mapping[str, str], terminal: LentTerminal | None
+) -> int:
+    """Run a shell on the node, as :func:`in_container` does in the container."""
+    return run_shell(command, environment, lambda: None, terminal)
 
 
 def _other_namespaces(pid: int) -> int:
@@ -67,47 +71,3 @@ def _other_namespaces(pid: int) -> int:
         for name, kind in _NAMESPACES.items()
         if os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}")
     )
-
-
-def _run(command: str | None, environment: Mapping[str, str], become: Callable[[], None]) -> int:
-    words = ["/bin/sh"] if command is None else ["/bin/sh", "-c", command]
-    terminal = ShellTerminal() if command is None else None
-    sys.stdout.flush()
-    sys.stderr.flush()
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the shell
-    try:
-        shell = os.fork()
-        if shell == 0:
-            _become_shell(words, environment, become, terminal)
-        if terminal is not None:
-            terminal.join(shell)
-        _, status = os.waitpid(shell, 0)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    return os.waitstatus_to_exitcode(status)
-
-
-def _become_shell(
-    words: list[str],
-    environment: Mapping[str, str],
-    become: Callable[[], None],
-    terminal: ShellTerminal | None,
-) -> NoReturn:
-    """Replace this child of the lab by a shell; without ``terminal`` it reads nothing."""
-    try:
-        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
-        if terminal is None:
-            os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-        else:
-            terminal.leave_ours()
-        become()
-        if terminal is not None:
-            terminal.take()
-        kind = {"TERM": os.environ.get("TERM", "dumb")}
-        os.execve(words[0], words, {**kind, **environment})  # noqa: S606
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        print(f"the shell cannot be started: {error.filename or ''}: {reason}", flush=True)
-    finally:
-        os._exit(_NO_SHELL)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from nvgraft.base.errors import printable
 from nvgraft_cli.lab.ground.cgroups import Janitor
+from nvgraft_cli.lab.ground.lent_terminal import LentTerminal, terminal_of
 from nvgraft_cli.lab.ground.lines import LabConsole
 from nvgraft_cli.lab.lessons import library, progress
 from nvgraft_cli.shell.errors import InputError
@@ -72,11 +73,13 @@ def teach(
         raise InputError(f"failures: {error}") from error
     cgroup = f"nvgraft-lab-{uuid.uuid4().hex[:12]}"
     record = os.memfd_create("solved")
-    with Janitor(cgroup):
+    with terminal_of(scripted=console.scripted) as terminal, Janitor(cgroup):
         code = running.on_host(
             host,
             text,
-            lambda: work(lambda: _learn(lesson, host, cgroup, console, environment, record)),
+            lambda: work(
+                lambda: _learn(lesson, host, cgroup, console, environment, record, terminal)
+            ),
             failures=broken,
         )
     solved = os.fstat(record).st_size > 0
@@ -94,13 +97,14 @@ def _learn(
     console: LabConsole,
     environment: Callable[[], dict[str, str]],
     record: int,
+    terminal: LentTerminal | None,
 ) -> int:
     from nvgraft_cli.lab.lessons.scene import LessonScene
     from nvgraft_cli.lab.lessons.session import LessonSession
 
     variables = environment()
     LessonScene(lesson, host, cgroup)
-    session = LessonSession(lesson, variables, console.say)
+    session = LessonSession(lesson, variables, console.say, terminal)
     session.follow(console)
     if session.solved:
         os.write(record, b"solved")

@@ -1,12 +1,11 @@
 """A lesson at a terminal or by a script: the learner's commands, and a shell for all others."""
 
 import os
-import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 
 from nvgraft.base.errors import Refusal, printable
+from nvgraft_cli.lab.ground.lent_terminal import LentTerminal, run_shell
 from nvgraft_cli.lab.ground.lines import LabConsole
 from nvgraft_cli.lab.lessons import check, starts
 from nvgraft_cli.shell.errors import InputError
@@ -36,17 +35,23 @@ class LessonSession:
     """
 
     def __init__(
-        self, lesson: Lesson, environment: Mapping[str, str], say: Callable[[str], None]
+        self,
+        lesson: Lesson,
+        environment: Mapping[str, str],
+        say: Callable[[str], None],
+        terminal: LentTerminal | None,
     ) -> None:
         """Begin it.
 
         :param environment: of the shell.
         :param say: prints a line.
+        :param terminal: of the shell; None if there is none, or for a script.
         """
         self.solved = False
         self._lesson = lesson
         self._environment = environment
         self._say = say
+        self._terminal = terminal
         self._hints = 0
         self._place = DIRECTORY
         self._commands: dict[str, Callable[[list[str]], None]] = {
@@ -79,7 +84,7 @@ class LessonSession:
                 except subprocess.CalledProcessError as error:
                     self._say(printable(f"lesson: {word}: {error.cmd[0]} has failed | try again"))
             elif line:
-                self._run(line, console)
+                self._run(line)
 
     def _tell_task(self, _rest: list[str]) -> None:
         self._say(f"== {self._lesson.title}")
@@ -130,40 +135,27 @@ class LessonSession:
         for paragraph in text.strip().split("\n\n"):
             self._say(" ".join(paragraph.split()))
 
-    def _run(self, line: str, console: LabConsole) -> None:
+    def _run(self, line: str) -> None:
         """Let a shell run a line of the learner's, and remember the directory where it ends."""
-        place = os.memfd_create("place")
-        os.set_inheritable(place, True)
-        sys.stdout.flush()
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command
-        try:
-            done = subprocess.run(
-                ["/bin/sh", "-c", line + _PLACE.format(place)],
-                stdin=subprocess.DEVNULL if console.scripted else None,
-                stderr=subprocess.STDOUT if console.scripted else None,
-                cwd=self._place,
-                env=dict(self._environment),
-                pass_fds=(place,),
-                preexec_fn=_interruptible,
-                check=False,
-            )
-        except FileNotFoundError:
+        if not os.path.isdir(self._place):
             self._place = DIRECTORY
             self._say(f"lesson: the directory is gone | this shell is in {DIRECTORY} again")
             return
-        finally:
-            signal.signal(signal.SIGINT, before)
+        place = os.memfd_create("place", flags=0)  # the shell inherits it
+        try:
+            code = run_shell(
+                line + _PLACE.format(place), self._environment, self._become, self._terminal
+            )
             written = os.pread(place, 4096, 0)
+        finally:
             os.close(place)
         if written:
             self._place = os.fsdecode(written.rstrip(b"\n"))
-        if done.returncode:
-            code = done.returncode
+        if code:
             ended = f"exit code {code}" if code > 0 else f"ended by signal {-code}"
             self._say(f"  ({ended})")
 
-
-def _interruptible() -> None:
-    """Let Ctrl-C and broken pipes end a command: Python ignores them."""
-    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
+    def _become(self) -> None:
+        os.chdir(self._place)
+        if self._terminal is None:
+            os.dup2(1, 2)
