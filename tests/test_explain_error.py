@@ -1,5 +1,6 @@
 """``nvgraft explain-error``: pasted errors are recognised in any wrapping; others are not."""
 
+import ast
 import io
 import json
 import re
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 
+import nvgraft
+from nvgraft.base.errors import Refusal
 from nvgraft_cli.explain_error.analysis import MOST, STAGES, analyse
 from nvgraft_cli.explain_error.known import known
 from nvgraft_cli.explain_error.paste import LIMIT, blocks, decode, plain
@@ -72,7 +75,7 @@ def test_rows_are_well_formed() -> None:
     """Rows have known keys and values, their groups exist, and commands of nvgraft exist."""
     required = {"id", "stage", "says", "cause", "next"}
     keys = required | {"failure", "fixed_by", "pattern", "cuda", "nvml", "symptom", "otherwise"}
-    keys |= {"hides", "on"}
+    keys |= {"hides", "hints", "on"}
     shared = DATA["host"]["steps"]
     names = {row["id"] for row in ROWS}
     assert len({row["id"] for row in ROWS}) == len(ROWS)
@@ -216,6 +219,37 @@ def test_nvgrafts_own_line_is_recognised_too() -> None:
     analysis = analyse("nvgraft: device error: 9: unknown device | the host has GPU 0,1")
     assert analysis.stage == "device"
     assert [meaning.failure for meaning in analysis.meanings] == ["unknown-device"]
+
+
+def _text(node: ast.expr) -> str:
+    """Return the text of an expression, with a name for what only a start knows."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_text, node.values))
+    return str(node.value) if isinstance(node, ast.Constant) else "/some/thing"
+
+
+def test_every_refusal_of_the_hook_is_explained() -> None:
+    """Each error that the hook's code can raise at a stage has a meaning, with the hook's own cause
+    and fix where no row knows more. The words of its fix never decide.
+    """
+    calls = [
+        node
+        for path in Path(nvgraft.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if node.func.id == "Refusal" and isinstance(node.args[0], ast.Constant) and node.args[2:]
+    ]
+    lines = [Refusal(*map(_text, call.args)) for call in calls]
+    assert len(lines) > 100
+    unknown, swayed = [], []
+    for refusal in filter(lambda line: line.stage, lines):
+        rows = ids(refusal.line())
+        unknown += [refusal.line()] * (rows == [])
+        if rows != ["nvgraft-refusal"]:
+            sway = "run ldconfig: libEGL_nvidia.so.0 cannot open libcuda.so.1, unknown error 999"
+            other = Refusal(refusal.stage, refusal.text, sway)
+            swayed += [other.line()] * (ids(other.line()) != rows)
+    assert (unknown, swayed) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,11 @@ _QUOTED = 300
 _GENERAL = 2
 
 _STAGE = re.compile(r"(?:nvidia-container-cli(?:\.real)?|nvgraft): ([a-z-]+) error: ?([^\n]*)")
+#: An error of nvgraft, and the cause and fix that it adds.
+_HINTED = re.compile(
+    r"((?:nvgraft: |\b(?:input|permission|initialization|container|detection|device|requirement"
+    r"|mount|ldcache) error: )[^\n]{1,4096}?) \| [^\n]{1,4096}"
+)
 _COMPLAINT = re.compile(
     r"error|fail|fatal|cannot|can't|could ?n[o']t|unable|denied|not found|no such|refused|invalid"
     r"|panic|exception|unsupported|missing|timed? ?out|abort|not permitted|exited with|killed"
@@ -162,6 +167,18 @@ class _Hit:
     groups: tuple[str, ...]
 
 
+class _Text:
+    """A block, the same in small letters on one line, and its words.
+
+    The words save the search for most phrases.
+    """
+
+    def __init__(self, block: str, small: str) -> None:
+        self.block = block
+        self.small = small
+        self.words = frozenset(WORD.findall(small))
+
+
 def analyse(text: str) -> Analysis:
     """Analyse a paste. Errors that are not known are not guessed."""
     reading = min(map(_reading, readings(text)), key=_place)
@@ -260,11 +277,12 @@ def _hits(
 
     A row that hides those rows is yielded all the same.
     """
-    spelled = _numbers(block, small)
-    words = frozenset(WORD.findall(small))
+    whole = _Text(block, small)
+    said = _without_hints(whole)
+    spelled = _numbers(said.block, said.small)
     spans: list[tuple[int, int, str]] = []
     for row in known().rows:
-        hit = _phrase(row, block, small, words)
+        hit = _phrase(row, whole if row.hints else said)
         if hit is None:
             hit = next((spelled[number] for number in row.numbers if number in spelled), None)
         if hit is None or any(
@@ -278,27 +296,38 @@ def _hits(
         yield row, hit
 
 
-def _phrase(row: KnownError, block: str, small: str, words: frozenset[str]) -> _Hit | None:
-    """Return where a phrase of ``row`` stands, and its pattern matches around it.
-
-    ``words`` are those of ``small``: they save the search for most phrases.
+def _without_hints(text: _Text) -> _Text:
+    """Return a text with spaces for what nvgraft adds to errors: the words before it tell the
+    error.
     """
+    if " | " not in text.block:
+        return text
+
+    def blank(match: re.Match[str]) -> str:
+        return match[1].ljust(len(match[0]))
+
+    block = _HINTED.sub(blank, text.block)
+    return _Text(block, lower(block).replace("\n", " "))
+
+
+def _phrase(row: KnownError, text: _Text) -> _Hit | None:
+    """Return where a phrase of ``row`` stands, and its pattern matches around it."""
     for phrase, word in row.phrases:
-        if word and word not in words:
+        if word and word not in text.words:
             continue
-        at = small.find(phrase)
+        at = text.small.find(phrase)
         for _ in range(_TRIES):
             if at < 0:
                 break
             end = at + len(phrase)
             if not row.pattern:
                 return _Hit(at, end, ())
-            match = row.regex.search(block, max(0, at - _REACH), end + _REACH)
+            match = row.regex.search(text.block, max(0, at - _REACH), end + _REACH)
             if match:
                 # Of alternatives, only the one that matched has groups: {1} is its first.
                 groups = tuple(group for group in match.groups() if group)
                 return _Hit(match.start(), match.end(), groups)
-            at = small.find(phrase, end)
+            at = text.small.find(phrase, end)
     return None
 
 

@@ -29,6 +29,7 @@ class KnownError:
     numbers: tuple[tuple[str, int], ...]
     symptom: bool
     hides: tuple[str, ...]
+    hints: bool
     on: str
     cause: str
     otherwise: tuple[tuple[str, str], ...]
@@ -161,6 +162,7 @@ def _row(row: dict[str, Any], steps: dict[str, str], surroundings: dict[str, str
         numbers=tuple((of, number) for of in ("cuda", "nvml") for number in row.get(of, ())),
         symptom=row.get("symptom", False),
         hides=tuple(row.get("hides", ())),
+        hints=row.get("hints", False),
         on=row.get("on", ""),
         cause=_bare(row["cause"]),
         otherwise=tuple(_otherwise(row.get("otherwise", ()), surroundings)),

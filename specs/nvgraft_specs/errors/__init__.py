@@ -18,6 +18,8 @@ Keys of an ``[[error]]``:
   spells them (cuda.toml).
 - ``symptom``: true where another error in the same paste explains more.
 - ``on``: the context (tables.toml) that the paste has to name for this row.
+- ``hints``: true where the pattern also reads what nvgraft adds to its own errors behind `` | ``.
+  Other rows do not see it.
 - ``hides``: rows that say less of the same error, and are left out where this one is found.
 - ``cause``: the likeliest cause.
 - ``otherwise``: other causes, each with the observation that tells it apart. One with a key ``on``
