@@ -211,3 +211,67 @@ def test_the_words_that_users_see(failure: str, counting: Bundle) -> None:
     phrases = [finding["phrase"] for finding in result["findings"]]
     assert phrases
     assert [phrase for phrase in phrases if phrase.lower() not in said.lower()] == [], said
+
+
+#: What keeps a container from its start: how config.json and the simulated host are changed.
+STOPPED = {
+    "no utility": (["nvidia-smi"], ["NVIDIA_DRIVER_CAPABILITIES=compute"], [], ":"),
+    "no nvidia-smi": (["nvidia-smi"], [], [], "rm /usr/bin/nvidia-smi"),
+    "no program": (["/bin/absent"], [], [], ":"),
+    "read-only cache": (["/bin/count"], [], ["ro"], ":"),
+    "cache": (["/bin/count"], [], ["rw"], ":"),
+}
+
+
+@pytest.mark.parametrize("case", STOPPED)
+def test_what_keeps_a_container_from_its_start(case: str, counting: Bundle) -> None:
+    """Doctor foretells that the container does not start, in words that the runtime then says."""
+    args, variables, volumes, change = STOPPED[case]
+    cache = counting.path / "cache"
+    cache.write_bytes(b"")
+    config = json.loads((counting.path / "config.json").read_text())
+    config["process"]["args"] = args
+    config["process"]["env"] = ["PATH=/usr/bin:/bin", "NVIDIA_VISIBLE_DEVICES=all", *variables]
+    config["linux"]["cgroupsPath"] = f"/{counting.name}"
+    config["mounts"] += [
+        {
+            "destination": "/etc/ld.so.cache",
+            "type": "bind",
+            "source": str(cache),
+            "options": ["bind", mode],
+        }
+        for mode in volumes
+    ]
+    (counting.path / "config.json").write_text(json.dumps(config))
+    start = f"runc --root /run/runc-test run --bundle {counting.path} {counting.name} 2>&1"
+    doctor = f"{counting.installed.cli} doctor --bundle {counting.path} --format json"
+    done = counting.on_host(f"{change}; {doctor}; {start}", "runfile-a10x2")
+    document, _, said = done.stdout.partition("\n}\n")
+    results = json.loads(f"{document}\n}}")
+    assert results["verdict"].startswith("This container does not start: ")
+    phrases = {
+        finding["phrase"]
+        for result in results["results"]
+        for finding in result["findings"]
+        if finding["level"] == "error"
+    }
+    said = said.replace('\\"', '"')
+    assert [phrase for phrase in phrases if phrase in said] != [], (phrases, said)
+
+
+def test_a_closed_uvm_node(counting: Bundle) -> None:
+    """A user who may not open /dev/nvidia-uvm gets CUDA's error 999, and nvidia-smi works."""
+    config = json.loads((counting.path / "config.json").read_text())
+    config["process"]["args"] = ["/bin/count"]
+    config["process"]["user"] = {"uid": 65534, "gid": 65534}
+    config["process"]["env"] = ["PATH=/usr/bin:/bin", "NVIDIA_VISIBLE_DEVICES=all"]
+    config["linux"]["cgroupsPath"] = f"/{counting.name}"
+    (counting.path / "config.json").write_text(json.dumps(config))
+    start = f"runc --root /run/runc-test run --bundle {counting.path} {counting.name} 2> /dev/null"
+    doctor = f"{counting.installed.cli} doctor --bundle {counting.path} | tail -1"
+    smi = f"sed -i 's,/bin/count,/usr/bin/nvidia-smi,' {counting.path}/config.json; {start}"
+    command = f"chmod 0600 /dev/nvidia-uvm; {start}; {doctor}; {smi}"
+    seen, foretold, *table = counting.on_host(command, "runfile-a10x2").stdout.splitlines()
+    assert seen == "error 999"
+    assert agree(seen, foretold)
+    assert "NVIDIA A10" in "\n".join(table)

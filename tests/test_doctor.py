@@ -406,6 +406,14 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
             "and driver 535.1 has CUDA 12.2: programs that use it fail with error 35"
         ),
     ),
+    "program-missing": (
+        lambda setup: setup.files.__delitem__("usr/bin/app"),
+        'exec: "app": executable file not found in $PATH',
+    ),
+    "loader-cache-mounted": (
+        _set(volumes=("/etc/ld.so.cache",)),
+        "ldcache error: process /sbin/ldconfig failed with error code: 1: /etc/ld.so.cache is",
+    ),
     "tmp-missing": (
         lambda setup: setup.files.__delitem__("tmp/.keep"),
         "the image has no directory /tmp",
@@ -1045,6 +1053,90 @@ def test_the_way_out_names_why_the_images_library_comes_first(
     assert how in finding["message"]
     assert fix in finding["fix"]
     assert "error 803" in finding["cause"]
+
+
+@pytest.mark.parametrize(
+    ("change", "cause", "fix"),
+    [
+        (
+            _set(env=[ALL, "NVIDIA_DRIVER_CAPABILITIES=compute"]),
+            "the program that the container starts is not mounted",
+            "set NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        ),
+        (_set(env=[]), "of which this container gets nothing", "set NVIDIA_VISIBLE_DEVICES=all"),
+        (
+            lambda setup: without(setup, "/usr/bin/nvidia-smi"),
+            "which this host does not have",
+            "install nvidia-smi on the host",
+        ),
+    ],
+)
+def test_a_container_without_its_nvidia_smi_does_not_start(
+    change: Callable[[Setup], None], cause: str, fix: str, setup: Setup, capsys: Captured
+) -> None:
+    """The verdict of a container whose nvidia-smi is neither mounted nor in the image is that it
+    does not start, and one finding says why. With its own in the image, it starts.
+    """
+    setup.args = ["nvidia-smi"]
+    change(setup)
+    found, sentence = doctor(setup, capsys)
+    words = 'exec: "nvidia-smi": executable file not found in $PATH'
+    assert sentence.startswith(f"This container does not start: {words}")
+    (finding,) = (one for name in found for one in found[name] if words in one["message"])
+    assert cause in finding["cause"]
+    assert fix in finding["fix"]
+    setup.files["usr/bin/nvidia-smi"] = setup.files["usr/bin/app"]
+    assert "does not start" not in doctor(setup, capsys)[1]
+
+
+@pytest.mark.parametrize("args", [["/srv/bin/run"], ["../srv/run"], ["run"]])
+def test_a_program_on_a_volume_is_not_missed(
+    args: list[str], setup: Setup, capsys: Captured
+) -> None:
+    """What a volume of the container holds is not known, also where a link leads there."""
+    setup.volumes = ("/srv",)
+    setup.args = args
+    setup.links = {"usr/bin/run": "../../srv/run"}
+    setup.config["process"] = {"cwd": "/tmp"}
+    assert "program-missing" not in doctor(setup, capsys)[0]
+
+
+def test_a_closed_node_has_the_words_of_what_opens_it(setup: Setup, capsys: Captured) -> None:
+    """A closed /dev/nvidia-uvm is CUDA's error 999, a closed GPU NVML's; one that CUDA does not
+    need is a warning.
+    """
+    setup.config["process"] = {"user": {"uid": 65534, "gid": 65534}}
+    entry(setup, "/dev/nvidia-uvm-tools", mode="0600")
+    found, sentence = doctor(setup, capsys)
+    assert [finding["level"] for finding in found["device-permissions"]] == ["warning"]
+    assert "CUDA finds 2 GPUs" in sentence
+    for path, words, ending in (
+        ("/dev/nvidia-uvm", "CUDA unknown error", "CUDA fails with error 999 (unknown error)"),
+        ("/dev/nvidia0", "Insufficient Permissions", "CUDA finds no GPU"),
+    ):
+        entry(setup, path, mode="0600")
+        setup.config["process"] = {"user": {"uid": 65534, "gid": 65534}}
+        found, sentence = doctor(setup, capsys)
+        (finding,) = found["device-permissions"]
+        assert words in finding["phrase"]
+        assert f"{ending} because the container's user may not open {path}." in sentence
+
+
+def test_users_see_the_words_of_what_they_load(setup: Setup, capsys: Captured) -> None:
+    """What users see of a stub, of another libnvidia-ml, and of a container without compute."""
+    stub = "opt/cuda/lib64/stubs/libcuda.so.1"
+    setup.files[stub] = shared_object(64, X86, "libcuda.so.1", [], None)
+    setup.env.append("LD_LIBRARY_PATH=/opt/cuda/lib64/stubs:/opt/old")
+    old = shared_object(64, X86, "libnvidia-ml.so.1", [], None)
+    setup.files["opt/old/libnvidia-ml.so.1"] = old
+    shadowed = doctor(setup, capsys)[0]["library-shadowed"]
+    assert {finding["message"].partition(":")[0]: finding["phrase"] for finding in shadowed} == {
+        "libcuda.so.1": "CUDA driver is a stub library",
+        "libnvidia-ml.so.1": "Failed to initialize NVML: Driver/library version mismatch",
+    }
+    setup.env = [ALL, "NVIDIA_DRIVER_CAPABILITIES=utility"]
+    (finding,) = doctor(setup, capsys)[0]["capability-not-requested"]
+    assert finding["phrase"] == "Found no NVIDIA driver on your system"
 
 
 def test_a_file_at_which_the_loader_stops_is_named(setup: Setup, capsys: Captured) -> None:

@@ -185,6 +185,16 @@ FAILURES = (
         "exec /usr/bin/nvidia-smi: no such file or directory",
     ),
     Failure(
+        "program-missing",
+        "the program of the container is not there",
+        'exec: "nvidia-smi": executable file not found in $PATH',
+    ),
+    Failure(
+        "loader-cache-mounted",
+        "a volume covers the loader cache that the hook writes",
+        "ldcache error: process /sbin/ldconfig failed with error code: 1",
+    ),
+    Failure(
         "library-path",
         "the image's loader does not search the driver's directory",
         "libcuda.so.1: cannot open shared object file",

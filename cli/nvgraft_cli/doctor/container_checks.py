@@ -142,10 +142,17 @@ def capability_not_requested(patient: Patient) -> Iterator[Diagnosis]:
     program = posixpath.basename(next(iter(patient.container.arguments), ""))
     for row in catalogue.BINARIES:
         if program == row.name and row.component_class not in requested:
+            known = patient.container.rootfs_known
+            missing = patient.missing_program if known else ""
+            if known and not missing:
+                continue  # the image has one of its own
+            provided = f"{program} is provided by capability '{row.component_class}'; {request}"
             yield Diagnosis(
-                f"{program} is provided by capability '{row.component_class}'; {request}",
+                f"{missing}: {provided}" if missing else provided,
                 "the program that the container starts is not mounted, so the start fails",
                 fix(row.component_class),
+                stops=True,
+                phrase=missing,
             )
     if "utility" not in requested:
         yield Diagnosis(
@@ -161,6 +168,7 @@ def capability_not_requested(patient: Patient) -> Iterator[Diagnosis]:
             "CUDA programs find no driver",
             fix("compute"),
             "warning",
+            phrase="Found no NVIDIA driver on your system",
         )
     for capability, paths in _CAPABILITY_FILES.items():
         if capability in requested or (capability == "graphics" and "display" in requested):

@@ -12,7 +12,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft.plan.edit_actions import AddGroup
 from nvgraft_cli.doctor.cuda_devices import VARIABLE, CudaDevices
 from nvgraft_cli.doctor.machine import Machine
-from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
+from nvgraft_cli.doctor.patient import GPU_NODE, Diagnosis, NotChecked, Patient
 from nvgraft_specs import names
 
 #: systemd's form of linux.cgroupsPath: slice, prefix, name.
@@ -218,24 +218,48 @@ def device_permissions(patient: Patient) -> Iterator[Diagnosis]:
         device.path: device.node
         for device in (*devices.control, *(gpu.node for gpu in devices.gpus))
     }
+    closed = []
     for action in patient.binds():
         node = nodes.get(action.source)
         if node is None or action.kind != "device" or uid == node.uid or node.mode & 0o006 == 0o006:
             continue
         if node.gid in groups and node.mode & 0o060 == 0o060:
             continue
-        yield Diagnosis(
-            f"expect insufficient permissions: {action.source} is {node.mode:04o} "
-            f"{node.uid}:{node.gid}; the process runs as uid {uid} without gid {node.gid}",
-            "owner and mode of the host's device nodes also apply in the container",
-            f"add group {node.gid} to the process (docker --group-add {node.gid}), or set "
-            "NVreg_DeviceFileMode=0666 for the nvidia module",
-            sentence=f"CUDA finds no GPU because the container's user may not open {action.source}",
+        closed.append(
+            _closed_node(
+                action.source,
+                f"{action.source} is {node.mode:04o} {node.uid}:{node.gid}; the process runs as uid"
+                f" {uid} without gid {node.gid}",
+                f"add group {node.gid} to the process (docker --group-add {node.gid}), or set "
+                "NVreg_DeviceFileMode=0666 for the nvidia module",
+            )
         )
-        break
+    # What keeps CUDA from its GPUs comes first; a node that CUDA does not need is a warning.
+    yield from sorted(closed, key=lambda finding: (not finding.sentence, bool(finding.phrase)))[:1]
     label = patient.member("process", "selinuxLabel")
     if isinstance(label, str) and label.split(":")[2:3] == [_CONFINED]:
         yield from _selinux(_machine(patient, "whether SELinux is enforcing"), label)
+
+
+def _closed_node(path: str, seen: str, fix: str) -> Diagnosis:
+    """Report a device node that the container's user may not open.
+
+    CUDA answers 999 without /dev/nvidia-uvm, which NVML does not open.
+    """
+    cause = "owner and mode of the host's device nodes also apply in the container"
+    because = f"because the container's user may not open {path}"
+    if path == "/dev/nvidia-uvm":
+        return Diagnosis(
+            f"expect CUDA error 999 (unknown error): {seen}",
+            cause,
+            fix,
+            sentence=f"CUDA fails with error 999 (unknown error) {because}",
+            phrase="CUDA unknown error",
+        )
+    message = f"expect insufficient permissions: {seen}"
+    if path != "/dev/nvidiactl" and not GPU_NODE.fullmatch(path):
+        return Diagnosis(message, cause, fix, "warning")
+    return Diagnosis(message, cause, fix, sentence=f"CUDA finds no GPU {because}")
 
 
 def _selinux(machine: Machine, label: str) -> Iterator[Diagnosis]:

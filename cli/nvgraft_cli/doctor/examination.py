@@ -14,6 +14,7 @@ from nvgraft_cli.doctor import (
     host_checks,
     loading_checks,
     pod_checks,
+    start_checks,
 )
 from nvgraft_cli.doctor.patient import Check, Diagnosis, NotChecked, Patient
 from nvgraft_cli.explain_error.analysis import analyse
@@ -57,12 +58,14 @@ CHECKS: dict[str, Check] = {
     "mig-devices": device_checks.mig_devices,
     "cuda-visible-devices": device_checks.cuda_visible_devices,
     "target-is-symlink": container_checks.target_is_symlink,
+    "loader-cache-mounted": start_checks.loader_cache_mounted,
     "socket-in-the-way": container_checks.socket_in_the_way,
     "image-has-driver": container_checks.image_has_driver,
     "compat-libraries": container_checks.compat_libraries,
     "graphics-incomplete": container_checks.graphics_incomplete,
     "cdi-incomplete": edit_checks.cdi_incomplete,
     "image-architecture": loading_checks.image_architecture,
+    "program-missing": start_checks.program_missing,
     "loader-missing": loading_checks.loader_missing,
     "library-path": loading_checks.library_path,
     "library-shadowed": loading_checks.library_shadowed,

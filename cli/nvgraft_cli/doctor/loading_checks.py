@@ -144,7 +144,17 @@ def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
             final.consequence,
             _way_out(final),
             "warning" if name == "libcuda.so" else "error",
+            phrase=_words_of(name, final),
         )
+
+
+def _words_of(name: str, final: FinalFile) -> str:
+    """Return what users see of a file that is loaded in place of the host's; "" for the usual."""
+    if final.is_stub:
+        return "CUDA driver is a stub library"
+    if name.startswith("libnvidia-ml"):
+        return "Failed to initialize NVML: Driver/library version mismatch"
+    return ""
 
 
 def _unloadable(name: str, proof: Proof, patient: Patient) -> Iterator[Diagnosis]:

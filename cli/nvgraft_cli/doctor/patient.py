@@ -36,7 +36,7 @@ from nvgraft_cli.doctor.cuda_devices import (
 from nvgraft_cli.doctor.machine import Machine, this_machine
 from nvgraft_cli.prove.architecture import foreign_program
 from nvgraft_cli.prove.opened import prove_in_case
-from nvgraft_cli.prove.program import started_program
+from nvgraft_cli.prove.program import missing_program, started_program
 from nvgraft_cli.prove.proof import Proof
 from nvgraft_specs import names
 
@@ -71,7 +71,7 @@ class Diagnosis:
 #: What programs of a GPU container use, if they do not say more.
 _OPENED_ALWAYS = frozenset(names.DEFAULT_CAPABILITIES)
 
-_GPU_NODE = re.compile(r"/dev/nvidia\d+")
+GPU_NODE = re.compile(r"/dev/nvidia\d+")
 #: The node of all GPUs of WSL2, and those of a Tegra board's GPU, of either kernel module.
 WSL_NODE = "/dev/dxg"
 TEGRA_NODES = ("/dev/nvhost-gpu", "/dev/nvgpu/igpu0/ctrl")
@@ -220,6 +220,12 @@ class Patient:
         _ = self.rootfs
         return foreign_program(self.case.planned_tree, self.container, self.host.facts.machine)
 
+    @cached_property
+    def missing_program(self) -> str:
+        """The runtime's words for a program of the container that is not there, or ""."""
+        _ = self.rootfs, self.plan
+        return missing_program(self.case.planned_tree, self.container)
+
     def know(self, proofs: Iterable[Proof]) -> None:
         """Take answers that :meth:`proof` would give, where the caller has them already."""
         self._proofs |= {proof.what: proof for proof in proofs}
@@ -256,7 +262,7 @@ class Patient:
             if isinstance(major, int) and isinstance(minor, int):
                 nodes.add((str(device.get("path")), (major, minor)))
         paths = {path for path, _ in nodes} | {bind.target for bind in self.binds()}
-        gpus = {rdev for path, rdev in nodes if _GPU_NODE.fullmatch(path)}
+        gpus = {rdev for path, rdev in nodes if GPU_NODE.fullmatch(path)}
         closed: list[Gpu] = []
         if gpus:
             given, closed = open_devices(

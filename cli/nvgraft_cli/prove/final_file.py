@@ -17,6 +17,10 @@ from nvgraft_cli.prove.precedence import NO_REASON, Precedence, precedence
 from nvgraft_specs import catalogue
 
 _VERSION = re.compile(r"\.so\.(\d{3,4}\.\d+(?:\.\d+)?)$")
+_STUB = (
+    "it is a stub for linking, not a driver: CUDA calls fail with error 34 "
+    "(CUDA_ERROR_STUB_LIBRARY)"
+)
 _DRIVER_LIBRARIES = tuple(row.name for row in catalogue.LIBRARIES)
 
 
@@ -50,6 +54,11 @@ class FinalFile:
     def how(self) -> str:
         """The rule by which it was found, and why it comes before the host's."""
         return ": ".join(filter(None, (self.rule, self.precedence.words)))
+
+    @property
+    def is_stub(self) -> bool:
+        """Whether it is a stub of CUDA's development files, which has no functions."""
+        return self.consequence == _STUB
 
     @property
     def is_compat(self) -> bool:
@@ -94,10 +103,7 @@ def _consequence(loaded: Object, driver_version: str) -> str:
     name = posixpath.basename(loaded.name or loaded.path)
     places = (loaded.path, loaded.file)
     if any("/stubs/" in place for place in places):
-        return (
-            "it is a stub for linking, not a driver: CUDA calls fail with error 34 "
-            "(CUDA_ERROR_STUB_LIBRARY)"
-        )
+        return _STUB
     if any("/compat/" in place for place in places):
         return (
             "it is CUDA's forward compatibility library: it works on data center GPUs, and fails "

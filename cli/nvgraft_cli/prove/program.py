@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
+from nvgraft.base.errors import printable
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.dynamic import BadElf, read_dynamic
@@ -108,6 +109,40 @@ def named_program(path: str, tree: PlannedTree, container: ContainerSide) -> Sta
     start = _Start([path], dict(container.spec.env))
     found = _find(tree, start, container.working_directory)
     return StartedProgram(found or path, start.environment)
+
+
+def missing_program(tree: PlannedTree, container: ContainerSide) -> str:
+    """Return the runtime's words for a program of the container that is not there, or "".
+
+    It may be there if a volume covers its place.
+    """
+    if not container.arguments or not tree.listdir("/"):
+        return ""
+    name = container.arguments[0]
+    if "/" in name:
+        places = [posixpath.join(container.working_directory, name)]
+        words = f'exec: "{name}": stat {name}: no such file or directory'
+    else:
+        path = container.spec.env.get("PATH", _PATH)
+        count_paths(tree, "PATH", path)
+        places = [posixpath.join("/", place, name) for place in path.split(":")]
+        words = f'exec: "{name}": executable file not found in $PATH'
+    volumes = [posixpath.normpath(posixpath.join("/", path)) for _, path in container.spec.mounts]
+    there = any(_may_be_there(tree, posixpath.normpath(place), volumes) for place in places)
+    return "" if there else printable(words)
+
+
+def _may_be_there(tree: PlannedTree, path: str, volumes: list[str]) -> bool:
+    """Tell whether a file is at ``path``, or whether that is not known: a volume covers it."""
+    try:
+        leads_to, node = tree.find(path)
+    except (PathError, OSError):
+        return True
+    return node is not None or any(
+        place == volume or place.startswith(f"{volume}/")
+        for place in (path, leads_to)
+        for volume in volumes
+    )
 
 
 def _find(tree: PlannedTree, start: _Start, directory: str) -> str | None:

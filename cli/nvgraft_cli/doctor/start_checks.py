@@ -1,0 +1,60 @@
+"""Checks of what keeps the runtime from starting the container's program.
+
+The docstring of each check names the threads that reported the failure.
+"""
+
+import posixpath
+from collections.abc import Iterator
+
+from nvgraft.plan.actions import Injection, UpdateLoaderCache
+from nvgraft_cli.case.planned_cache import CACHE
+from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
+from nvgraft_specs import catalogue, names
+
+_OF_DRIVER = {row.name: row.component_class for row in catalogue.BINARIES}
+
+
+def program_missing(patient: Patient) -> Iterator[Diagnosis]:
+    """Look for ``program-missing``: neither the image nor the plan has the container's program.
+
+    Reported in NVIDIA/nvidia-docker#1103, #1226.
+    """
+    words = patient.missing_program
+    if not words:
+        return
+    name = posixpath.basename(patient.container.arguments[0])
+    if name not in _OF_DRIVER:
+        cause = "neither the image nor what is mounted into the container has this program"
+        fix = "add the program to the image, or correct the command or PATH of the container"
+    elif not isinstance(patient.plan, Injection):
+        cause = f"{name} comes with the driver, of which this container gets nothing"
+        fix = f"set {names.VISIBLE_DEVICES}=all (docker -e, or ENV in the image)"
+    elif _OF_DRIVER[name] not in patient.capabilities:
+        return  # capability-not-requested reports it
+    else:
+        cause = f"{name} is a program of the driver, which this host does not have in PATH"
+        fix = f"install {name} on the host with the rest of the driver (package nvidia-utils)"
+    yield Diagnosis(words, cause, fix, stops=True, phrase=words)
+
+
+def loader_cache_mounted(patient: Patient) -> Iterator[Diagnosis]:
+    """Look for ``loader-cache-mounted``: a volume covers the loader cache that the hook writes.
+
+    Seen with a host's /etc/ld.so.cache as a volume, to make the host's libraries known.
+    """
+    patient.check_hook_acts()
+    if not any(isinstance(action, UpdateLoaderCache) for action in patient.injected.actions):
+        raise NotChecked("the hook does not write the loader cache of this container")
+    for mount in patient.objects("mounts"):
+        path = mount.get("destination")
+        if isinstance(path, str) and posixpath.normpath(path) == CACHE:
+            program = patient.host.config.cli_ldconfig.removeprefix("@")
+            refusal = f"ldcache error: process {program} failed with error code: 1"
+            yield Diagnosis(
+                f"{refusal}: {CACHE} is a volume of config.json",
+                "the hook replaces the loader cache to make the driver's libraries known, and a"
+                " file that is mounted cannot be replaced",
+                f"remove the mount of {CACHE} from the container",
+                stops=True,
+                phrase=refusal,
+            )
