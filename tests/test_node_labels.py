@@ -270,7 +270,6 @@ def test_labels_written_once_stay(tmp_path: Path, capsys: Any) -> None:
         (["--host=nosuch"], "--host nosuch: nosuch: cannot be read: no such file or directory"),
         (["--host=eks-t4", "--sleep-interval=soon"], "invalid value 'soon' for --sleep-interval"),
         (["--host=eks-t4", "--output-file=/proc/x/y"], "/proc/x: No such file or directory"),
-        (["--host=mig-h100", "--mig-strategy=mixed"], "write its `profile`"),
     ],
 )
 def test_what_cannot_be_labelled(words: list[str], text: str, capsys: Any) -> None:

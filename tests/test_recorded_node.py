@@ -12,7 +12,7 @@ from nvgraft.host.snapshot import snapshot_host
 from nvgraft_device_plugin import cdi_files, recorded
 from nvgraft_device_plugin.configuration import load
 from nvgraft_device_plugin.devices import Node
-from nvgraft_device_plugin.errors import NodeError
+from nvgraft_device_plugin.labels import node_labels
 from nvgraft_device_plugin.resources import divide
 from nvgraft_specs import gallery
 from nvgraft_specs.models.host import parse_host
@@ -65,10 +65,19 @@ def test_mig_devices_have_the_names_of_their_profiles() -> None:
     assert warning.startswith("MIG profile '1c.2g.20gb' does not match any resource patterns")
 
 
-def test_a_mig_device_without_a_recorded_profile_has_no_resource_name() -> None:
-    """Under mixed, the error names the device and the member that the document lacks."""
-    with pytest.raises(NodeError, match=r"the profile of MIG device MIG-2.* was not recorded"):
-        divide(node(document("mig-h100")), load(["--mig-strategy=mixed"], {}))
+def test_a_mig_device_without_a_recorded_profile_is_left_out() -> None:
+    """Under mixed, a warning names each, and the other GPU is served and labelled."""
+    configuration = load(["--mig-strategy=mixed"], {})
+    host = node(document("mig-h100"))
+    divided = divide(host, configuration)
+    assert [(one.name, len(one.devices)) for one in divided.resources] == [("nvidia.com/gpu", 1)]
+    assert [warning.partition(" was ")[0] for warning in divided.warnings] == [
+        f"the profile of MIG device MIG-22222222-aaaa-bbbb-cccc-00000000000{number}"
+        for number in (1, 2, 3)
+    ]
+    labels = node_labels(host, configuration)
+    assert labels["nvidia.com/mig.strategy"] == "mixed"
+    assert not [name for name in labels if name.startswith("nvidia.com/mig-")]
 
 
 def test_near_gpus_have_a_higher_score() -> None:

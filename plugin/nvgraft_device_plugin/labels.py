@@ -138,6 +138,7 @@ def _of_mig_devices(node: Node, configuration: Configuration) -> dict[str, str]:
     labels = {"mig.strategy": strategy}
     mig = [(gpu, device.profile) for gpu in node.gpus for device in gpu.mig_devices]
     if strategy == "mixed":
+        mig = [(gpu, profile) for gpu, profile in mig if profile != UNKNOWN_PROFILE]
         for gpu, profile in mig:
             name = _profile_name(gpu, profile)
             count = sum(_profile_name(*other) == name for other in mig)

@@ -118,10 +118,11 @@ def _mixed(node: Node, warnings: list[str]) -> dict[str, list[Device]]:
             warnings.append(f"device {gpu.index} has no MIG devices configured")
         for device, mig in zip(_mig_devices(gpu, node), gpu.mig_devices, strict=True):
             if mig.profile == UNKNOWN_PROFILE:
-                raise NodeError(
-                    f"the profile of MIG device {device.uuid} was not recorded | write it as"
-                    " `profile` of the MIG device into the document of the host"
+                warnings.append(
+                    f"the profile of MIG device {device.uuid} was not recorded: it is left out"
+                    " (`profile` of the MIG device in the document of the host)"
                 )
+                continue
             profile = mig.profile.name(gpu.memory)
             if mig.profile.compute_slices != mig.profile.gpu_slices:
                 warnings.append(
