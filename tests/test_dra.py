@@ -186,6 +186,25 @@ def test_the_specification_is_one_that_engines_accept(tmp_path: Path, capsys: Ca
     assert [device.name for device in spec.devices] == [f"{UID}-gpu-0"]
 
 
+def test_a_uid_that_is_no_name(tmp_path: Path, capsys: Captured) -> None:
+    """Engines refuse such names of devices, so no specification is written."""
+    path = Path(claim_file(tmp_path, "gpu-0"))
+    path.write_text(path.read_text().replace(UID, "../../etc"))
+    assert main(["dra", "prepare", "--claim", str(path), "--host", "h100-580"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "metadata.uid '../../etc': no name for a CDI device" in err
+
+
+@pytest.mark.parametrize(("host", "said"), [("h100-580", False), ("eks-t4", True)])
+def test_a_claim_of_another_node_is_said(
+    host: str, said: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """The pool of a device is the name of its node."""
+    path = claim_file(tmp_path, "gpu-0")
+    assert main(["dra", "prepare", "--claim", path, "--host", host]) == 0
+    assert ("pool h100-580, and the pool of this host is" in capsys.readouterr().err) == said
+
+
 def test_parameters_of_the_driver_are_said_to_be_left_out(tmp_path: Path, capsys: Captured) -> None:
     """Sharing needs a driver that runs."""
     config = [{"requests": ["gpu"], "opaque": {"driver": "gpu.nvidia.com", "parameters": {}}}]

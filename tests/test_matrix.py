@@ -200,6 +200,17 @@ def test_a_bad_number_of_jobs_is_a_usage_error(
     assert "--jobs" in capsys.readouterr().err
 
 
+def test_repeated_options_name_more(tmp_path: Path, capsys: Captured) -> None:
+    """A second --containers or --host adds to the first."""
+    bundles = [str(make_bundle(tmp_path / name)) for name in ("a", "b")]
+    words = ["--host", "eks-t4", "--host", "mig-h100", "--format", "json"]
+    words += [word for bundle in bundles for word in ("--containers", bundle)]
+    assert main(["matrix", *words]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["bundles"] == bundles
+    assert [row["names"] for row in document["hosts"]] == [["eks-t4"], ["mig-h100"]]
+
+
 def test_hosts_are_named_by_an_option_too(tmp_path: Path, capsys: Captured) -> None:
     """--host names hosts as the arguments do; without any there is one line."""
     bundle = str(make_bundle(tmp_path / "b"))

@@ -3,6 +3,7 @@
 Source: cdi.go of https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -21,8 +22,18 @@ from nvgraft_cli.shell.parser import nearest
 KIND = f"k8s.{DRIVER}/claim"
 
 
+#: The pool of a device in a claim that was written by hand without one.
+NO_POOL = "None"
+
+#: What a CDI device name may begin with.
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,252}")
+
+
 class AllocatedDevice(NamedTuple):
-    """A device of an allocated claim, and the name of the request that it is for."""
+    """A device of an allocated claim, and the name of the request that it is for.
+
+    :ivar pool: the node's name, or :data:`NO_POOL`.
+    """
 
     request: str
     pool: str
@@ -69,14 +80,20 @@ def read_claim(path: str) -> Claim:
         _object(_object(one).get("opaque")).get("driver") == DRIVER
         for one in _list(allocated.get("config"))
     )
-    return Claim(name, str(metadata.get("uid") or name), results, configured)
+    uid = str(metadata.get("uid") or name)
+    if _UID.fullmatch(uid) is None:
+        raise InputError(
+            f"{path}: metadata.uid {uid!r}: no name for a CDI device begins like this | write the"
+            " UUID that the cluster gives, or leave it out"
+        )
+    return Claim(name, uid, results, configured)
 
 
 def _results(allocated: dict[str, Any]) -> Iterator[AllocatedDevice]:
     for entry in map(_object, _list(allocated.get("results"))):
         if entry.get("driver") == DRIVER and isinstance(entry.get("device"), str):
             yield AllocatedDevice(
-                str(entry.get("request")), str(entry.get("pool")), entry["device"]
+                str(entry.get("request")), str(entry.get("pool") or NO_POOL), entry["device"]
             )
 
 

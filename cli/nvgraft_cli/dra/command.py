@@ -3,7 +3,7 @@
 import argparse
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nvgraft_cli.case.hosts import ask_first
 from nvgraft_cli.cdi import HOOK
@@ -11,6 +11,9 @@ from nvgraft_cli.cdi.arguments import add_hook_path
 from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.arguments import add_answer, add_host, source
 from nvgraft_cli.shell.output import print_document
+
+if TYPE_CHECKING:
+    from nvgraft_cli.case.hosts import HostSide
 
 _SLICES = """\
 examples:
@@ -87,13 +90,17 @@ def _slices(args: argparse.Namespace) -> int:
     found = dra_devices(host)
     for line in found.left_out:
         logs.get().warning(line)
-    name = args.node_name or re.sub(r"[^a-z0-9.-]+", "-", host.facts.name.lower()).strip("-.")
-    documents = list(resource_slices(found.devices, name or "node"))
+    documents = list(resource_slices(found.devices, args.node_name or _node_name(host)))
     if args.format == "json":
         print_document({"apiVersion": "v1", "kind": "List", "items": documents})
     else:
         _print_yaml(*documents)
     return 0
+
+
+def _node_name(host: "HostSide") -> str:
+    """Return the name of a host as that of a Kubernetes node."""
+    return re.sub(r"[^a-z0-9.-]+", "-", host.facts.name.lower()).strip("-.") or "node"
 
 
 def _prepare(args: argparse.Namespace) -> int:
@@ -102,13 +109,19 @@ def _prepare(args: argparse.Namespace) -> int:
     :raises nvgraft_cli.shell.errors.InputError: the claim or the host cannot be used.
     """
     from nvgraft_cli.case.hosts import open_host
-    from nvgraft_cli.dra.claims import prepare, read_claim
+    from nvgraft_cli.dra.claims import NO_POOL, prepare, read_claim
     from nvgraft_cli.dra.slices import dra_devices
 
     claim = read_claim(args.claim)
     if claim.configured:
         logs.get().warning(f"the parameters of claim {claim.name} (sharing) are not applied here")
     host = open_host(args.host, args.config)
+    name = _node_name(host)
+    for pool in sorted({result.pool for result in claim.results} - {name, NO_POOL}):
+        logs.get().warning(
+            f"claim {claim.name} has devices of pool {pool}, and the pool of this host is {name}:"
+            " they are taken for this host's devices of the same names"
+        )
     hook = args.nvidia_cdi_hook_path or HOOK
     document = prepare(claim, host, dra_devices(host).devices, hook)
     if args.format == "yaml":

@@ -6,6 +6,7 @@ from typing import Any
 
 from nvgraft.base import paths
 from nvgraft.host.components import Component, Inventory
+from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import catalogue
 
 RESOURCE = "alpha.kubernetes.io/nvidia-gpu"
@@ -24,8 +25,15 @@ def pod(inventory: Inventory, image: str, gpus: int) -> dict[str, Any]:
 
     Each library is mounted under its SONAME, because nothing runs ldconfig in such a container. A
     directory that has other libraries too cannot be mounted: the image has its own libc.
+
+    :raises InputError: the host has no such file.
     """
     files = _files(inventory)
+    if not files:
+        raise InputError(
+            "this host has no driver file that such pods mounted: Tegra boards and WSL2 came after"
+            " them | name a host with NVIDIA's driver for data centers or desktops"
+        )
     root = inventory.root.rstrip("/")
     mounts = [
         {"name": f"driver-{number}", "mountPath": target, "readOnly": True}
