@@ -127,6 +127,57 @@ def test_a_variable_that_is_ignored_gives_no_gpus(tmp_path: Path, capsys: Captur
     assert found(capsys, pod, settings, MOUNTS) == {}
 
 
+@pytest.mark.parametrize(("gpus", "present"), [(1, True), (8, False)])
+def test_a_privileged_pod_has_all_nodes(
+    gpus: int, present: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """The engine gives a privileged container the nodes of all GPUs, counted or not."""
+    pod = pod_file(tmp_path, {"nvidia.com/gpu": gpus}, securityContext={"privileged": True})
+    problems = found(capsys, pod)
+    assert ("pod-all-gpus" in problems) == present
+    if present:
+        (finding,) = problems["pod-all-gpus"]
+        assert "8 GPUs among them, and the pod asks for 1" in finding["message"]
+
+
+def advice(capsys: Captured, pod: str) -> dict[str, Any]:
+    """Return the result of the check for containers that ask for no GPU."""
+    main(["doctor", "--pod", pod, "--host", "h100-580", "--format", "json"])
+    results = json.loads(capsys.readouterr().out)["results"]
+    (result,) = [one for one in results if one["id"] == "devices-not-requested"]
+    found: dict[str, Any] = result
+    return found
+
+
+@pytest.mark.parametrize(
+    ("limits", "before"),
+    [(None, ""), ({"amd.com/gpu": 1}, "amd.com/gpu: another vendor's device plugin gives it; ")],
+)
+def test_a_pod_that_asks_for_nothing_is_told_to_ask_the_kubelet(
+    limits: dict[str, Any] | None, before: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """The fix is in resources.limits: the variable would hide GPUs from the kubelet."""
+    (finding,) = advice(capsys, pod_file(tmp_path, limits))["findings"]
+    fix = "write `resources.limits: nvidia.com/gpu: 1` into container cuda"
+    assert finding["fix"] == before + fix
+
+
+def test_a_pod_that_asks_by_claims_is_not_judged(tmp_path: Path, capsys: Captured) -> None:
+    """What a claim brings is another program's answer."""
+    pod = Path(pod_file(tmp_path))
+    pod.write_text(
+        pod.read_text()
+        .replace("resources: {}", "resources: {claims: [{name: big}]}")
+        .replace("spec:", "spec:\n  resourceClaims: [{name: big}]")
+    )
+    said = "the pod asks by resourceClaims (big), not evaluated here: nvgraft dra prepare"
+    result = advice(capsys, str(pod))
+    assert (result["status"], result["lacking"]) == ("not-checked", said)
+    assert main(["why", "/dev/nvidia0", "--pod", str(pod), "--host", "h100-580"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("/dev/nvidia0 may be in the container") and f"because {said}" in out
+
+
 @pytest.mark.parametrize("identifier", sorted(POD_CHECKS))
 def test_each_check_names_the_threads_that_reported_it(identifier: str) -> None:
     """A reader can look up where a failure was reported."""

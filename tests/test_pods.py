@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from nvgraft_cli.pods.manifest import read_pod
 from nvgraft_cli.shell.main import main
 from nvgraft_specs import gallery
 from nvgraft_specs.models.plan import parse_plan
@@ -241,6 +242,90 @@ def test_a_variable_from_elsewhere_is_not_known(tmp_path: Path, capsys: Captured
     env = [{"name": VISIBLE, "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}]
     document = plan(capsys, pod_file(tmp_path, {"nvidia.com/gpu": 1}, env=env))
     assert "of a ConfigMap, Secret or field" in steps(document)["config.json"]
+
+
+@pytest.mark.parametrize(
+    ("value", "known", "expected"),
+    [
+        ("$(A)", [{"name": "A", "value": "0"}], "0"),
+        ("$(B)", [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A),2"}], "1,2"),
+        ("$$(A)", [{"name": "A", "value": "0"}], "$(A)"),
+        ("$(A)", [], "$(A)"),
+        ("$(A", [{"name": "A", "value": "0"}], "$(A"),
+        ("$(A)$(A", [{"name": "A", "value": "0"}], "0$(A"),
+    ],
+)
+def test_references_in_values_are_expanded(
+    value: str, known: list[Document], expected: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """The kubelet puts in variables that stand before it in the list; $$ is an escape."""
+    env = [*known, {"name": VISIBLE, "value": value}, {"name": "A", "value": "7"}]
+    path = pod_file(tmp_path, env=env)
+    assert read_pod(path).containers[0].env[VISIBLE] == expected
+    if expected == "0":
+        assert devices(plan(capsys, path)) == ["/dev/nvidia0"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"env": [{"name": "A", "valueFrom": {"fieldRef": {}}}, {"name": VISIBLE, "value": "$(A)"}]},
+        {"env": [{"name": VISIBLE, "value": "$(A)"}], "envFrom": [{"configMapRef": {"name": "x"}}]},
+    ],
+)
+def test_references_to_variables_from_elsewhere_are_not_known(
+    more: Document, tmp_path: Path, capsys: Captured
+) -> None:
+    """A value that refers to a ConfigMap, Secret or field is not known either."""
+    assert VISIBLE in read_pod(pod_file(tmp_path, **more)).containers[0].unknown_env
+
+
+def test_references_cannot_grow_without_end(tmp_path: Path, capsys: Captured) -> None:
+    """A chain of references that doubles each time is refused in one line."""
+    env = [{"name": "A0", "value": "xx"}]
+    env += [{"name": f"A{n}", "value": f"$(A{n - 1})$(A{n - 1})"} for n in range(1, 64)]
+    assert main(["plan", "--pod", pod_file(tmp_path, env=env), "--host", "eks-t4"]) == 2
+    assert "make the environment larger than" in capsys.readouterr().err
+
+
+def test_a_privileged_container_has_each_node(tmp_path: Path, capsys: Captured) -> None:
+    """why says that the engine gives it, and what the host lacks stays out."""
+    limits = {"nvidia.com/gpu": 1}
+    path = pod_file(tmp_path, limits, securityContext={"privileged": True})
+    words = ["--pod", path, "--host", "h100-580"]
+    assert main(["why", "/dev/nvidia3", *words]) == 0
+    assert "privileged: containerd gives it all device nodes" in capsys.readouterr().out
+    assert main(["why", "/dev/nvidia33", *words]) == 1
+
+
+@pytest.mark.parametrize("mode", ["legacy", "jit-cdi"])
+@pytest.mark.parametrize(
+    ("limits", "mend"),
+    [
+        (None, "write `resources.limits: nvidia.com/gpu: 1` into container cuda"),
+        ({"nvidia.com/gpu": 1}, "the kubelet chooses the devices: ask for more under"),
+    ],
+)
+def test_a_pod_is_not_told_to_take_gpus_by_the_variable(
+    limits: Document | None, mend: str, mode: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """The kubelet would not count such GPUs: the change is in resources.limits."""
+    words = ["--pod", pod_file(tmp_path, limits), "--host", "h100-580", "--mode", mode]
+    assert main(["why", "/dev/nvidia3", *words, "--format", "json"]) == 1
+    (answer,) = json.loads(capsys.readouterr().out)["answers"]
+    assert answer["smallest_change"] == []
+    assert answer["excluded_by"]["mend"].startswith(mend)
+
+
+def test_devices_for_the_whole_pod_are_refused(tmp_path: Path, capsys: Captured) -> None:
+    """The API server takes CPUs and memory alone there."""
+    path = Path(pod_file(tmp_path))
+    path.write_text(path.read_text() + "  resources: {limits: {nvidia.com/gpu: 1}}\n")
+    assert main(["plan", "--pod", str(path), "--host", "eks-t4"]) == 1
+    assert (
+        'spec.resources.limits[nvidia.com/gpu]: Unsupported value: "nvidia.com/gpu": supported'
+        in capsys.readouterr().err
+    )
 
 
 def test_workloads_and_lists_have_pods(tmp_path: Path, capsys: Captured) -> None:

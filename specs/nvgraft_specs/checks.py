@@ -257,7 +257,7 @@ FAILURES = (
     ),
     Failure(
         "pod-runtime-class",
-        "the pod names no runtime class, and the engine's default runtime adds no driver",
+        "the runtime of the pod's runtime class, or the engine's default, adds no driver",
         "nvidia-smi: command not found",
     ),
     Failure(

@@ -35,6 +35,9 @@ class Handover(NamedTuple):
     :ivar ids: the CDI devices that Allocate has named.
     :ivar bypass: why neither nvgraft-runtime nor the hook is called, or "".
     :ivar refusal: why the container is not created, or None.
+    :ivar advice: how the pod gets the devices that it does not have.
+    :ivar elsewhere: why this program cannot tell what the container gets, or "".
+    :ivar all_nodes: why the engine gives the container all device nodes of the node, or "".
     :ivar allocated: for each resource its name, the ids that were chosen, and Allocate's answer.
     """
 
@@ -45,6 +48,9 @@ class Handover(NamedTuple):
     refusal: Refusal | None
     chain: tuple[ChainLink, ...]
     allocated: tuple[dict[str, Any], ...] = ()
+    advice: str = ""
+    elsewhere: str = ""
+    all_nodes: str = ""
 
     @property
     def env(self) -> list[str]:

@@ -66,9 +66,20 @@ def devices_not_requested(patient: Patient) -> Iterator[Diagnosis]:
         if patient.case.decision.request is not None or patient.case.looks_up_devices:
             return  # annotations request devices
         if patient.case.before_runtime:
-            raise NotChecked("the pod's container comes to no runtime that adds a driver")
+            elsewhere = patient.pod.elsewhere if patient.has_pod else ""
+            raise NotChecked(
+                elsewhere or "the pod's container comes to no runtime that adds a driver"
+            )
         if named := unheard(patient.case):
             yield Diagnosis(f"the container gets nothing: {outcome.reason}", *named)
+            return
+        if patient.has_pod:
+            yield Diagnosis(
+                f"the container gets nothing: {outcome.reason}",
+                "its container asks the kubelet for no device of NVIDIA's; the program then finds"
+                " no GPU",
+                patient.pod.advice,
+            )
             return
         if patient.case.started is not None:
             yield Diagnosis(

@@ -18,8 +18,8 @@ _ACCEPT_VARIABLE = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 
 
 def pod_runtime_class(patient: Patient) -> Iterator[Diagnosis]:
-    """Look for ``pod-runtime-class``: the pod names no runtime class, and the engine's default
-    runtime adds no driver.
+    """Look for ``pod-runtime-class``: the runtime of the pod's runtime class, or the engine's
+    default, adds no driver.
 
     Reported in NVIDIA/nvidia-container-runtime#147; NVIDIA/k8s-device-plugin#477, #1304;
     canonical/microk8s#4408.
@@ -82,11 +82,22 @@ def pod_strategy(patient: Patient) -> Iterator[Diagnosis]:
 
 def pod_all_gpus(patient: Patient) -> Iterator[Diagnosis]:
     """Look for ``pod-all-gpus``: the container gets other GPUs than the kubelet has counted, since
-    its image or pod sets the variable.
+    it is privileged, or its image or pod sets the variable.
 
     Reported in NVIDIA/k8s-device-plugin#61, #87, #195, #1605; bottlerocket-os/bottlerocket#3718.
     """
     pod = patient.pod
+    if pod.all_nodes and pod.refusal is None and _has_more_gpus(patient):
+        yield Diagnosis(
+            f"{pod.all_nodes}, {len(patient.host.facts.report.gpus)} GPUs among them, and the pod"
+            f" asks for {len(pod.gpus) or 'none'}",
+            "the kubelet does not know of these GPUs: other pods get them too",
+            "leave out securityContext.privileged, and add the capabilities that the program"
+            " needs; or set privileged_without_host_devices = true for the runtime in containerd's"
+            " config.toml",
+            "warning",
+            phrase="privileged: true",
+        )
     if not pod.calls_ours or pod.heeded_names:
         return
     value = patient.container.spec.env.get(names.VISIBLE_DEVICES)
@@ -154,6 +165,10 @@ def pod_dra_and_plugin(patient: Patient) -> Iterator[Diagnosis]:
         "give a node one of them: the device plugin, or the DRA driver with gpus enabled",
         "warning",
     )
+
+
+def _has_more_gpus(patient: Patient) -> bool:
+    return len(patient.host.facts.report.gpus) > len(patient.pod.gpus)
 
 
 def _with_devices(patient: Patient) -> PodOnNode:

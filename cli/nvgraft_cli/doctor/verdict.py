@@ -51,6 +51,8 @@ def container_verdict(patient: Patient, results: Collection[Result]) -> str:
     if stopped := next((finding.message for _, finding in findings if finding.stops), ""):
         return f"This container does not start: {stopped}."
     if not isinstance(patient.plan, Injection):
+        if patient.has_pod and patient.pod.elsewhere:
+            return f"What this container gets was not checked: {patient.pod.elsewhere}."
         if patient.case.edited_before:
             return f"What this container gets was not checked: {patient.plan.reason}."
         return f"This container starts without a GPU: {patient.plan.reason}."

@@ -11,7 +11,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft.cdi.edits import CdiEdits
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.handover import ChainLink, Handover
-from nvgraft_cli.pods.manifest import Pod, PodContainer
+from nvgraft_cli.pods.manifest import Pod, PodContainer, expanded
 from nvgraft_cli.pods.node import (
     ENGINE_PREFIX,
     DevicePlugin,
@@ -19,11 +19,14 @@ from nvgraft_cli.pods.node import (
     KubeNode,
     edits_of,
 )
+from nvgraft_device_plugin.configuration import GPU_RESOURCE
 from nvgraft_specs import names
 
 #: What the handlers of NVIDIA's and our runtimes begin with, and the mode that an ending fixes.
 _OUR_HANDLERS = ("nvidia", "nvgraft")
 _FIXED_MODES = {"-cdi": "cdi", "-legacy": "legacy"}
+_NOT_EVALUATED = "not evaluated here: nvgraft dra prepare"
+_PREPARE = "write the allocated claim into a file: nvgraft dra prepare --claim FILE"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -69,11 +72,16 @@ class PodOnNode:
                 "pod", "resources.limits", f"{place}: the API server refuses it", refusal.text
             )
             raise
-        text = ", ".join(f"{name}: {number}" for name, number in asked.items())
+        text = ", ".join(
+            [
+                *(f"{name}: {number}" for name, number in asked.items()),
+                *(f"{name} (another vendor's)" for name in self.container.of_other_vendors),
+            ]
+        )
         self._tell("pod", "resources.limits", f"{text or 'no device'} ({place})")
         if self.pod.claims:
             claims = ", ".join(self.pod.claims)
-            self._tell("pod", "resourceClaims", f"{claims}: not looked at here (nvgraft dra)")
+            self._tell("pod", "resourceClaims", f"{claims}: {_NOT_EVALUATED}")
         for name, number in asked.items():
             try:
                 granted = self.plugin.grant(name, number, self._chosen)
@@ -97,6 +105,51 @@ class PodOnNode:
                 else:
                     whole[member] = [*whole.get(member, []), *value]
         return whole
+
+    @property
+    def gpus(self) -> set[str]:
+        """The GPUs of the devices that the kubelet has counted."""
+        return {
+            device.gpu
+            for granted in self.granted
+            for device in granted.resource.devices
+            if device.id in granted.ids
+        }
+
+    @property
+    def elsewhere(self) -> str:
+        """Why what the container gets cannot be told here, or ""."""
+        claims = self.container.claims
+        if self.granted or not claims:
+            return ""
+        return f"the pod asks by resourceClaims ({', '.join(claims)}), {_NOT_EVALUATED}"
+
+    @property
+    def advice(self) -> str:
+        """How the pod gets the devices of NVIDIA's that it does not have."""
+        if self.elsewhere:
+            return _PREPARE
+        if self.granted:
+            return "the kubelet chooses the devices: ask for more under resources.limits"
+        try:
+            resource = next((one.name for one in self.plugin.divided.resources), GPU_RESOURCE)
+        except Refusal:
+            resource = GPU_RESOURCE
+        fix = f"write `resources.limits: {resource}: 1` into container {self.container.name}"
+        if not self.calls_ours and not self.plugin.configuration.uses_cdi:
+            fix += ", and a runtimeClassName of NVIDIA's or nvgraft's runtime into the pod"
+        if self.pod.claims:
+            claims = ", ".join(self.pod.claims)
+            return f"list {claims} of resourceClaims under its resources.claims, or {fix}"
+        others = ", ".join(self.container.of_other_vendors)
+        return f"{others}: another vendor's device plugin gives it; {fix}" if others else fix
+
+    @property
+    def all_nodes(self) -> str:
+        """Why the engine gives the container all device nodes of the node, or ""."""
+        if not self.container.privileged:
+            return ""
+        return f"privileged: {self.node.engine} gives it all device nodes of the node"
 
     # ---- engine
 
@@ -177,6 +230,9 @@ class PodOnNode:
                 }
                 for granted in self.granted
             ),
+            advice=self.advice,
+            elsewhere=self.elsewhere,
+            all_nodes=self.all_nodes,
         )
 
     def _edits(self) -> Iterator[CdiEdits]:
@@ -190,6 +246,8 @@ class PodOnNode:
             self._tell("engine", "CDI devices", f"not heeded: {why}", f"CDI is not heeded: {why}")
 
     def _bypass(self, given_mode: str | None) -> str:
+        if self.elsewhere:
+            return self.elsewhere
         if given_mode == "hook" or self.calls_ours:
             return ""
         reason = (
@@ -230,6 +288,8 @@ class PodOnNode:
         if specs:
             paths = ", ".join(one["container_path"] for one in specs)
             self._tell("engine", "device nodes", f"{paths}, with their cgroup rules")
+        if self.all_nodes:
+            self._tell("engine", "device nodes", self.all_nodes)
 
     def _tell_runtime(self, bypass: str, edits: Sequence[CdiEdits], given_mode: str | None) -> None:
         source = (
@@ -239,7 +299,9 @@ class PodOnNode:
         )
         fault = bypass if bypass and not edits and self.granted else ""
         self._tell("engine", "runtime", f"{self.handler} ({source})", fault)
-        if bypass:
+        if self.elsewhere:
+            self._tell("runtime", "mode", f"not told: {self.elsewhere}")
+        elif bypass:
             done = "the CDI edits are all that the container gets" if edits else "nothing is added"
             self._tell("runtime", "mode", f"none of nvgraft's: {done}")
         elif given_mode == "hook":
@@ -262,10 +324,12 @@ class PodOnNode:
         ]
         process["env"] = [*env, *(f"{name}={value}" for name, value in added.items())]
         words = process.get("args") or ["sh"]
-        if own.get("command"):
-            process["args"] = [*map(str, own["command"]), *map(str, own.get("args") or ())]
-        elif own.get("args"):
-            process["args"] = [words[0], *map(str, own["args"])]
+        command, args = (
+            [expanded(str(word), added) for word in own.get(member) or ()]
+            for member in ("command", "args")
+        )
+        if command or args:
+            process["args"] = [*(command or words[:1]), *args]
         if own.get("workingDir"):
             process["cwd"] = str(own["workingDir"])
         _add_security(process, self.pod.spec.get("securityContext"), own.get("securityContext"))

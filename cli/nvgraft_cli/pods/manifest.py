@@ -14,6 +14,9 @@ from nvgraft_specs.yaml_text import load_yaml_stream
 #: What the resources of the device plugin begin with.
 VENDOR = "nvidia.com/"
 
+#: What the GPU resources of other vendors' device plugins begin with.
+_OTHER_VENDORS = ("amd.com/", "gpu.intel.com/", "habana.ai/")
+
 #: Where the pod of each kind is.
 _POD_OF = {
     "Pod": (),
@@ -33,6 +36,13 @@ _UNITS = {
     "u": Fraction(1, 10**6),
     "n": Fraction(1, 10**9),
 }
+#: References in values, as the kubelet reads them: $$, $(NAME), and one that is not closed.
+_REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)(\)?))")
+
+#: Bytes that references may add to the variables of a container: the kernel starts no program with
+#: more (a quarter of a stack of 8 MiB).
+_MOST_ENVIRONMENT = 2 << 20
+
 _FIX_REQUEST = "write the same whole number under limits and requests, or under limits alone"
 
 
@@ -40,8 +50,9 @@ class PodContainer(NamedTuple):
     """One container of a pod.
 
     :ivar where: its JSON path in the pod.
-    :ivar env: variables with a value in the manifest.
-    :ivar unknown_env: names of variables whose values come from elsewhere.
+    :ivar env: variables with a value in the manifest, with their references expanded.
+    :ivar unknown_env: names of variables whose values come from elsewhere, or refer to such.
+    :ivar pod_resources: spec.resources of the pod, which all its containers share.
     """
 
     name: str
@@ -49,6 +60,7 @@ class PodContainer(NamedTuple):
     document: Mapping[str, Any]
     env: Mapping[str, str]
     unknown_env: tuple[str, ...]
+    pod_resources: Mapping[str, Any]
 
     def resources(self) -> dict[str, int]:
         """Return resource -> number of the devices of :data:`VENDOR` that it asks for.
@@ -58,6 +70,7 @@ class PodContainer(NamedTuple):
         part = _object(self.document.get("resources"))
         limits, requests = (_object(part.get(kind)) for kind in ("limits", "requests"))
         asked: dict[str, int] = {}
+        self._check_pod_level()
         for kind, numbers in (("limits", limits), ("requests", requests)):
             for name, value in numbers.items():
                 if name.startswith(VENDOR):
@@ -79,6 +92,36 @@ class PodContainer(NamedTuple):
             if name.startswith(VENDOR) and number:
                 asked[name] = int(number)
         return asked
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """The names of the resource claims (DRA) that it uses."""
+        claims = _list(_object(self.document.get("resources")).get("claims"))
+        return tuple(str(_object(claim).get("name")) for claim in claims)
+
+    @property
+    def of_other_vendors(self) -> tuple[str, ...]:
+        """The GPU resources of other vendors that it asks for, such as amd.com/gpu."""
+        part = _object(self.document.get("resources"))
+        numbers = {**_object(part.get("requests")), **_object(part.get("limits"))}
+        return tuple(name for name in numbers if name.startswith(_OTHER_VENDORS))
+
+    @property
+    def privileged(self) -> bool:
+        """Whether the engine gives it all device nodes of the node."""
+        return _object(self.document.get("securityContext")).get("privileged") is True
+
+    def _check_pod_level(self) -> None:
+        for kind in ("limits", "requests"):
+            for name in _object(self.pod_resources.get(kind)):
+                if name.startswith(VENDOR):
+                    place = f"{self.where.rpartition('.')[0]}.resources.{kind}[{name}]"
+                    raise Refusal(
+                        "",
+                        f'{place}: Unsupported value: "{name}": supported values: "cpu",'
+                        ' "hugepages-", "memory"',
+                        "write devices under resources.limits of a container",
+                    )
 
     def _check_whole(self, kind: str, name: str, value: object) -> None:
         number = _quantity(value)
@@ -233,16 +276,62 @@ def _containers(spec: Mapping[str, Any], where: str) -> Iterator[PodContainer]:
     for member in ("containers", "initContainers"):
         for number, document in enumerate(_list(spec.get(member))):
             entry = _object(document)
-            env, unknown = {}, []
-            for variable in map(_object, _list(entry.get("env"))):
-                name = str(variable.get("name") or "")
-                if "valueFrom" in variable:
-                    unknown.append(name)
-                elif name:
-                    value = variable.get("value")
-                    env[name] = "" if value is None else str(value)
             place = f"{where}.{member}[{number}]"
-            yield PodContainer(str(entry.get("name") or ""), place, entry, env, tuple(unknown))
+            env = _variables(entry, place)
+            yield PodContainer(
+                str(entry.get("name") or ""),
+                place,
+                entry,
+                {name: value for name, value in env.items() if value is not None},
+                tuple(name for name, value in env.items() if value is None),
+                _object(spec.get("resources")),
+            )
+
+
+def _variables(container: Mapping[str, Any], where: str) -> dict[str, str | None]:
+    """Return name -> value of the variables of env; None for a value that is not known.
+
+    :raises InputError: references make them larger than any program's environment.
+    """
+    env: dict[str, str | None] = {}
+    size = 0
+    for variable in map(_object, _list(container.get("env"))):
+        name = str(variable.get("name") or "")
+        text = str(variable.get("value") or "")
+        if "valueFrom" in variable:
+            env[name] = None
+            continue
+        used = [match[1] for match in _REFERENCE.finditer(text) if match[2]]
+        size += sum(len(env.get(one) or "") for one in used)
+        if size > _MOST_ENVIRONMENT:
+            raise InputError(
+                f"{where}.env: references of {name} make the environment larger than"
+                f" {_MOST_ENVIRONMENT:,} bytes | shorten them: no program starts with it"
+            )
+        elsewhere = bool(container.get("envFrom"))
+        unknown = any(env.get(one, None if elsewhere else "") is None for one in used)
+        if name:
+            env[name] = None if unknown else expanded(text, env)
+    return env
+
+
+def expanded(text: str, values: Mapping[str, str | None]) -> str:
+    """Return a value or an argument with its references expanded, as the kubelet does it.
+
+    ``$(NAME)`` is the variable's value, or stays where there is none; ``$$`` is ``$``.
+    Source: third_party/forked/golang/expansion of Kubernetes.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name, closed = match.groups()
+        if name is None:
+            return "$"
+        if not closed:
+            return "$(" + str(name).replace("$$", "$")
+        found = values.get(name)
+        return match[0] if found is None else found
+
+    return _REFERENCE.sub(value, text)
 
 
 def _quantity(value: object) -> Fraction | None:

@@ -92,4 +92,5 @@ class PodSpec(Open):
     initContainers: list[PodSpecContainer] | None = None
     volumes: list[PodVolume] | None = None
     resourceClaims: list[PodClaim] | None = None
+    resources: PodResources | None = None
     securityContext: PodSecurity | None = None

@@ -1,7 +1,7 @@
 """Answer one question: why a subject is, or is not, in the container."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nvgraft.base.errors import Refusal, printable
@@ -23,7 +23,7 @@ from nvgraft_cli.shell.text import columns
 from nvgraft_cli.why import edits
 from nvgraft_cli.why.change import smallest_change
 from nvgraft_cli.why.exclusion import Candidate, Exclusion, candidates, exclusion
-from nvgraft_cli.why.subject import Subject, matching, parse_subject
+from nvgraft_cli.why.subject import Subject, device_paths, matching, parse_subject
 from nvgraft_specs import names
 
 
@@ -127,6 +127,8 @@ def answer(text: str, case: Case) -> Answer:
     if subject.kind == "library" and plan.decision == "inject":
         on_host = tuple(candidates(case.host.facts, subject.row))
     loading = _loading(subject, case)
+    if not parts and _by_engine(subject, case, gpus):
+        return Answer(text, subject.kind, before, on_host, None, ())
     if isinstance(plan, Injection) and parts:
         links = edits.chain(subject, case, plan, parts) if case.by_edits else None
         chain = (*before, *(links or _chain(subject, plan, parts)))
@@ -139,8 +141,24 @@ def answer(text: str, case: Case) -> Answer:
         excluded = exclusion(subject, case, plan, refusal)
     if (plan.decision == "skip" and case.edited_before) or case.reads_config:
         return Answer(text, subject.kind, (), on_host, excluded, (), loading)
+    if case.handover is not None and excluded.rule == "device":
+        excluded = replace(excluded, advice=case.handover.advice)
     change = smallest_change(subject, case, lambda other: bool(_present(subject, other, gpus)))
     return Answer(text, subject.kind, before, on_host, excluded, change, loading)
+
+
+def _by_engine(subject: Subject, case: Case, gpus: tuple[Gpu, ...]) -> bool:
+    """Tell whether the engine gives a device to a pod's container, since it is privileged."""
+    handover = case.handover
+    if handover is None or not handover.all_nodes or handover.refusal is not None:
+        return False
+    if subject.kind != "device":
+        return False
+    tree = case.host.facts.tree
+    paths = device_paths(subject, gpus)
+    return bool(paths) and all(
+        path.startswith("/dev/") and tree.lstat(path) is not None for path in paths
+    )
 
 
 def _present(subject: Subject, plan: Plan, gpus: tuple[Gpu, ...]) -> list[Action | tuple[str, str]]:

@@ -23,7 +23,9 @@ def smallest_change(
 
 def _attempts(subject: Subject, case: Case) -> Iterator[tuple[str, ...]]:
     env = case.container.spec.env
-    pool = [f"{names.VISIBLE_DEVICES}={value}" for value in _devices(subject, case)]
+    pool = []
+    if case.handover is None:  # the kubelet does not count what a pod takes by the variable
+        pool = [f"{names.VISIBLE_DEVICES}={value}" for value in _devices(subject, case)]
     pool += [_capabilities(case, extra) for extra in _switching(subject)]
     pool += _others(subject)
     if any(name.startswith(names.REQUIRE_PREFIX) for name in env) or names.CUDA_VERSION in env:

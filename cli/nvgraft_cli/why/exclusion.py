@@ -117,9 +117,14 @@ def exclusion(subject: Subject, case: Case, plan: Plan, refusal: Refusal | None)
     if not isinstance(plan, Injection):
         if case.edited_before:
             return Exclusion("not-recorded", plan.reason, "look into the mounts of config.json")
+        handover = case.handover
+        if handover is not None and handover.elsewhere:
+            return Exclusion("not-recorded", handover.elsewhere, handover.advice)
         text = f"the container gets nothing: {plan.reason}"
         if named is not None:
             return Exclusion("nothing-requested", f"{text}: {named.cause}", named.fix)
+        if handover is not None and not handover.allocated:
+            return Exclusion("nothing-requested", text, handover.advice)
         advice = _RUNTIME_CLASS if case.before_runtime else ""
         return Exclusion("nothing-requested", text, advice)
     inventory = case.host.inventory
