@@ -45,11 +45,12 @@ _QUOTED = 300
 _GENERAL = 2
 
 _STAGE = re.compile(r"(?:nvidia-container-cli(?:\.real)?|nvgraft): ([a-z-]+) error: ?([^\n]*)")
-#: An error of nvgraft, and the cause and fix that it adds.
-_HINTED = re.compile(
-    r"((?:nvgraft: |\b(?:input|permission|initialization|container|detection|device|requirement"
-    r"|mount|ldcache) error: )[^\n]{1,4096}?) \| [^\n]{1,4096}"
+#: What begins an error of nvgraft, and its words: cause and fix stand behind the bar.
+_OWN = re.compile(
+    r"nvgraft: |\b(?:input|permission|initialization|container|detection|device|requirement"
+    r"|mount|ldcache) error: "
 )
+_BAR = " | "
 _COMPLAINT = re.compile(
     r"error|fail|fatal|cannot|can't|could ?n[o']t|unable|denied|not found|no such|refused|invalid"
     r"|panic|exception|unsupported|missing|timed? ?out|abort|not permitted|exited with|killed"
@@ -300,13 +301,15 @@ def _without_hints(text: _Text) -> _Text:
     """Return a text with spaces for what nvgraft adds to errors: the words before it tell the
     error.
     """
-    if " | " not in text.block:
+    if _BAR not in text.block:
         return text
-
-    def blank(match: re.Match[str]) -> str:
-        return match[1].ljust(len(match[0]))
-
-    block = _HINTED.sub(blank, text.block)
+    lines = text.block.split("\n")
+    for number, line in enumerate(lines):
+        own = _OWN.search(line) if _BAR in line else None
+        at = line.find(_BAR, own.end()) if own else -1
+        if at >= 0:
+            lines[number] = line[:at].ljust(len(line))
+    block = "\n".join(lines)
     return _Text(block, lower(block).replace("\n", " "))
 
 
