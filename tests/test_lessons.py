@@ -224,7 +224,7 @@ def test_the_page_about_the_format_names_every_member() -> None:
 def modules(*loaded: str) -> Modules:
     """Return the kernel modules of a host."""
     path = gallery.path("runfile-a10x2")
-    return Modules(parse_host(Path(path).read_bytes(), path), loaded)
+    return Modules(parse_host(Path(path).read_bytes(), path), loaded, loaded)
 
 
 def test_modules_are_removed_in_the_order_of_their_users() -> None:

@@ -97,6 +97,11 @@ class LessonCheck(Strict):
     """A look into a container that is started for it, with its config.json as it is now."""
 
     container: ContainerName
+    as_made: bool = Field(
+        False,
+        description="start it with the config.json of the lesson, whatever the learner has made of"
+        " it: another container of the same kind",
+    )
     run: Annotated[list[Word], Field(max_length=30)] = Field(
         [], description="the program, in place of the container's; empty: that of the lesson"
     )

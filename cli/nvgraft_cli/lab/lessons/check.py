@@ -38,7 +38,7 @@ def _look(lesson: Lesson, check: LessonCheck, say: Callable[[str], None]) -> boo
     say(printable(f"check: {check.container} runs `{shlex.join(program)}`: {check.why}"))
     try:
         if check.after is None:
-            runs = [starts.run(check.container, container, program)]
+            runs = [starts.run(check.container, container, program, as_made=check.as_made)]
         else:
             runs = list(starts.run_twice(check.container, container, program))
     except starts.NotStarted as error:

@@ -39,15 +39,17 @@ class Modules:
     """The kernel modules of the node.
 
     :ivar loaded: those that are loaded, in the order of lsmod.
+    :ivar at_boot: those that the node loads when it is booted.
     """
 
-    def __init__(self, host: Host, loaded: Sequence[str]) -> None:
+    def __init__(self, host: Host, loaded: Sequence[str], at_boot: Sequence[str]) -> None:
         self._host = host
         self.loaded = list(loaded)
+        self.at_boot = list(at_boot)
 
     def save(self) -> None:
         """Write the state."""
-        Path(_STATE).write_text(json.dumps(self.loaded), encoding="ascii")
+        Path(_STATE).write_text(json.dumps([self.loaded, self.at_boot]), encoding="ascii")
 
     def load(self, name: str) -> None:
         """Load a module and those that it needs.
@@ -77,11 +79,16 @@ class Modules:
             failures.apply([failures.HostFailure("no-uvm")], self._host)
 
     def make_nodes(self) -> None:
-        """Make the nodes of nvidia_uvm that are missing."""
+        """Make the nodes of nvidia_uvm that are missing, or are another device."""
         for path in _UVM_NODES:
             entry = self._host.files.get(path)
-            if isinstance(entry, Device) and not os.path.lexists(path):
-                sandbox.make_node(path, stat.S_IFCHR, 0o666, entry.rdev)
+            if not isinstance(entry, Device):
+                continue
+            if os.path.lexists(path):
+                if os.lstat(path).st_rdev == os.makedev(*entry.rdev):
+                    continue
+                os.unlink(path)
+            sandbox.make_node(path, stat.S_IFCHR, 0o666, entry.rdev)
 
     def listing(self) -> list[str]:
         """Return the lines of lsmod."""
@@ -118,14 +125,15 @@ _SIZES = {"nvidia": 62771200, "nvidia_modeset": 1355776, "nvidia_drm": 94208, "n
 def prepare(host: Host, failed: Sequence[str]) -> None:
     """Begin with all modules loaded, or without nvidia_uvm where it has failed."""
     loaded = [] if "no-uvm" in failed else ["nvidia_uvm"]
-    Modules(host, [*loaded, "nvidia_drm", "nvidia_modeset", "nvidia"]).save()
+    loaded += ["nvidia_drm", "nvidia_modeset", "nvidia"]
+    Modules(host, loaded, loaded).save()
 
 
 def main(argv: Sequence[str]) -> int:
     """Be one of :data:`NAMES`; return the exit code."""
     program = os.path.basename(argv[0])
     host = parse_host(read_bytes(running.DOCUMENT), running.DOCUMENT)
-    modules = Modules(host, json.loads(Path(_STATE).read_text(encoding="ascii")))
+    modules = Modules(host, *json.loads(Path(_STATE).read_text(encoding="ascii")))
     options = [word for word in argv[1:] if word.startswith("-")]
     words = [word for word in argv[1:] if not word.startswith("-")]
     try:
@@ -144,9 +152,10 @@ def _act(program: str, modules: Modules, options: list[str], words: list[str]) -
     elif program == "reboot":
         for name in list(modules.loaded):
             modules.remove(name)
-        for name in _NEEDS:
+        for name in reversed(modules.at_boot):
             modules.load(name)
-        modules.make_nodes()
+        if "nvidia_uvm" in modules.loaded:
+            modules.make_nodes()
         print("The node is simulated: its driver is loaded anew, as after a reboot.")
     elif program == "nvidia-modprobe":
         modules.load("nvidia_uvm" if "-u" in options else "nvidia")

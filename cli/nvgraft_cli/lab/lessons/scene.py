@@ -29,8 +29,12 @@ _ENGINE = {
 }
 #: The program that `nvgraft cdi generate` names, as NVIDIA's does.
 _CDI_HOOK_OF_SPECIFICATIONS = Path("/usr/bin/nvidia-cdi-hook")
+#: Each container's config.json as the lesson has made it.
+MADE = f"{node.WORK}/made"
 #: Programs of busybox that the images have, besides those of the demonstration.
-_APPLETS = ("chmod", "env", "head", "id", "mkdir", "mount", "ps", "rm", "sleep", "tail", "touch")
+_APPLETS = (
+    *("chmod", "env", "head", "id", "mkdir", "mount", "ps", "rm", "sleep", "stat", "tail", "touch"),
+)
 _CHECK = "usr/bin/cuda-check"
 #: The cache that the loader of a Nix image reads: a path of the same length.
 _ETC_CACHE, _NIX_CACHE = b"/etc/ld.so.cache", b"/nix/ld.so.cache"
@@ -111,6 +115,10 @@ class LessonScene:
             hook = {"path": program, "args": [HOOK, "prestart"], "env": [demo.PATH]}
             config["hooks"] = {"prestart": [hook]}
         path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        config["root"]["path"] = f"{bundle}/rootfs"
+        made = Path(MADE, name)
+        made.mkdir(parents=True)
+        Path(made, "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def _make_image(rootfs: str, container: LessonContainer) -> None:

@@ -15,7 +15,7 @@ from nvgraft.system import syscalls
 from nvgraft_cli.lab.ground import node
 from nvgraft_cli.lab.ground.bundles import bundle_config, last_line, private_root
 from nvgraft_cli.lab.lessons import systemd
-from nvgraft_cli.lab.lessons.scene import RUNTIME
+from nvgraft_cli.lab.lessons.scene import MADE, RUNTIME
 from nvgraft_specs.models.lesson import DIRECTORY, LessonContainer
 
 #: Seconds that a program may take.
@@ -38,13 +38,16 @@ class Ran(NamedTuple):
     code: int | None
 
 
-def run(name: str, container: LessonContainer, program: Sequence[str] = ()) -> Ran:
+def run(
+    name: str, container: LessonContainer, program: Sequence[str] = (), *, as_made: bool = False
+) -> Ran:
     """Start a container with its program, or another one, and wait for the end of the program.
 
+    :param as_made: with the config.json that the lesson has made.
     :raises NotStarted: the runtime has refused.
     :raises InputError: config.json cannot be used.
     """
-    with _LessonStart(name, container, program).created() as start:
+    with _LessonStart(name, container, program, as_made=as_made).created() as start:
         return start.follow()
 
 
@@ -64,10 +67,17 @@ def run_twice(name: str, container: LessonContainer, program: Sequence[str]) -> 
 class _LessonStart:
     """One start of a container, on a root file system whose changes are thrown away."""
 
-    def __init__(self, name: str, container: LessonContainer, program: Sequence[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        container: LessonContainer,
+        program: Sequence[str],
+        *,
+        as_made: bool = False,
+    ) -> None:
         self._id = f"{name}-{uuid.uuid4().hex[:8]}"
         self._work = f"{node.WORK}/starts/{self._id}"
-        config = bundle_config(f"{DIRECTORY}/{name}")
+        config = bundle_config(f"{MADE if as_made else DIRECTORY}/{name}")
         if program:
             config["process"]["args"] = list(program)
         config["process"]["terminal"] = False
