@@ -638,3 +638,17 @@ def test_no_variable_leads_to_a_config_toml(
     for words in ([], ["--config", "/c.toml"]):
         assert cdi_hook.main(["nvgraft-cdi-hook", *words, "update-application-profile"]) == 1
     assert seen == [(None, {}), ("/c.toml", {})]
+
+
+def test_a_link_is_not_made_on_a_mount_point() -> None:
+    """No link can take the place of a file that is mounted: the volume is named."""
+    path = "/usr/lib/libcuda.so.1"
+    with pytest.raises(Refusal, match="device or resource busy") as refused:
+        plan("/usr/lib/", *links(f"libcuda.so.9::{path}"), volumes=(path,))
+    assert refused.value.hint == f"remove the volume that is mounted on {path}"
+
+
+def test_a_mounted_configuration_of_the_loader_is_used() -> None:
+    """A volume on ld.so.conf is there already: no such file is made."""
+    made = shown(plan("/etc/\n/proc/", "update-ldcache", volumes=("/etc/ld.so.conf",)))
+    assert not [line for line in made if line.startswith("file /etc/ld.so.conf ")]

@@ -446,3 +446,46 @@ def test_an_operation_that_a_reader_does_not_know(tmp_path: Path, capsys: Captur
     error = capsys.readouterr().err
     assert "teleport" in error
     assert len(error.splitlines()) == 1
+
+
+LIBS = "/usr/lib/x86_64-linux-gnu"
+
+
+@pytest.mark.parametrize(
+    ("mode", "volume", "options", "refused"),
+    [
+        ("jit-cdi", "/usr/bin/nvidia-smi", ["rbind"], ""),
+        ("jit-cdi", "/usr/bin/nvidia-smi", ["rbind", "ro"], ""),
+        ("jit-cdi", LIBS, ["rbind", "ro", "rw"], ""),
+        ("jit-cdi", "/lib/firmware", ["rbind"], ""),
+        ("jit-cdi", LIBS, ["rbind", "ro"], f"mount the volume {LIBS} elsewhere, or make it"),
+        ("jit-cdi", f"{LIBS}/libcuda.so.1", [], f"is mounted on {LIBS}/libcuda.so.1"),
+        ("jit-cdi", "/etc", [], "on the volume /etc"),
+        ("jit-cdi", "/etc/ld.so.cache", [], "on the volume /etc/ld.so.cache"),
+        ("legacy", "/etc/ld.so.cache", [], "on the volume /etc/ld.so.cache"),
+        ("legacy", "/etc", [], "on the volume /etc"),
+        ("legacy", "/usr/bin/nvidia-smi", [], ""),
+        ("legacy", f"{LIBS}/libcuda.so", [], ""),
+        ("legacy", LIBS, [], f"on the volume {LIBS}"),
+    ],
+)
+def test_volumes_where_the_driver_comes(
+    tmp_path: Path,
+    capsys: Captured,
+    mode: str,
+    volume: str,
+    options: list[str],
+    refused: str,
+) -> None:
+    """A runtime makes mount points on volumes, the hook does not; neither puts a link or the loader
+    cache on a mount point, and the refusal names the volume.
+    """
+    config = json.loads((EXAMPLES / "one-gpu" / "config.json").read_text())
+    config["root"]["path"] = str(EXAMPLES / "one-gpu" / "rootfs")
+    mount = {"destination": volume, "type": "bind", "source": "/x", "options": options}
+    config["mounts"] = [*config.get("mounts", []), mount]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    code = main(["plan", "--container", str(tmp_path), "--host", "runfile-a10x2", "--mode", mode])
+    said = capsys.readouterr()
+    assert code == (1 if refused else 0), said
+    assert refused in said.out + said.err

@@ -876,9 +876,7 @@ def test_optional_parts_on_a_volume_are_left_out(
     )
 
 
-@pytest.mark.parametrize(
-    "volume", ["/lib/firmware/nvidia", "/run/nvidia-persistenced", "/tmp/nvidia-mps"]
-)
+@pytest.mark.parametrize("volume", ["/lib/firmware/nvidia", "/run/nvidia-persistenced", "/tmp"])
 def test_nothing_is_created_for_a_part_that_is_left_out(volume: str) -> None:
     """For a part that is left out neither a directory on the volume nor its parents are created."""
     injection = plan(full_host(), hosts.target(volumes=(volume,)))

@@ -260,11 +260,26 @@ class ContainerSide:
         key = (machine, module)
         if key not in self._targets:
             tree = self.rootfs
-            volumes = tuple(destination for _, destination in self.spec.mounts)
             self._targets[key] = OfflineTarget(
-                VirtualTree(tree, tree.label), machine, volumes, module=module
+                VirtualTree(tree, tree.label),
+                machine,
+                tuple(destination for _, destination in self.spec.mounts),
+                module=module,
+                read_only=self._read_only_volumes(),
             )
         return self._targets[key]
+
+    def _read_only_volumes(self) -> tuple[str, ...]:
+        """Return the mount points of volumes that a runtime mounts read-only."""
+        found = []
+        mounts = self.member("mounts")
+        for mount in mounts if isinstance(mounts, list) else ():
+            options = mount.get("options") if isinstance(mount, dict) else None
+            words = options if isinstance(options, list) else []
+            access = [word for word in words if word in ("ro", "rw")]
+            if access[-1:] == ["ro"] and isinstance(mount.get("destination"), str):
+                found.append(mount["destination"])
+        return tuple(found)
 
 
 OpenTree = LiveTree | EmptyTree | ImageTree

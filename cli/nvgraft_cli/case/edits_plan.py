@@ -131,7 +131,7 @@ def plan_edits(
         findings.append(Finding("cdi-not-recorded", "info", message, hint))
     if steps:
         before = PlannedTree(target.tree, Plan("inject", "", tuple(actions)), facts)
-        after = OfflineTarget(before, facts.machine, (), module=not host.config.simulated_host)
+        after = target.later(before, _mount_points(actions))
         made = StepPlanner(after, _params(facts)).plan(steps)
         findings += made.findings
         libraries = tuple(_libraries(actions, facts))
@@ -178,6 +178,27 @@ def _soname_links(
     return tuple(sorted(links.items()))
 
 
+def _mount_points(actions: Iterable[Action]) -> Iterator[str]:
+    """Yield where a runtime mounts something: it makes device nodes instead."""
+    for action in actions:
+        if isinstance(action, Tmpfs) or (isinstance(action, Bind) and action.kind != "device"):
+            yield action.target
+
+
+class _RuntimeLayout(Layout):
+    """Where a runtime makes mount points: on volumes, too, which it has mounted before."""
+
+    def check_volume(self, path: str) -> None:
+        if self._target.is_read_only(path):
+            volume = self._target.volume(path)
+            raise Refusal(
+                "",
+                f'error mounting to rootfs at "{path}": read-only file system',
+                f"mount the volume {volume} elsewhere, or make it writable: the runtime makes a"
+                " mount point there",
+            )
+
+
 class _EditPlanner:
     """Plans edits one after the other on one container."""
 
@@ -185,7 +206,7 @@ class _EditPlanner:
         self._host = host
         self._user = user
         self._root = host.root.rstrip("/")
-        self._layout = Layout(target, cgroups=True, root=host.root)
+        self._layout = _RuntimeLayout(target, cgroups=True, root=host.root)
         self._after: list[Action] = []
         self.findings: list[Finding] = []
         self._groups: set[int] = set()

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from nvgraft.base.errors import Refusal
 from nvgraft.base.finding import Finding
 from nvgraft.container.offline_target import OfflineTarget
-from nvgraft.formats.tree import Bounds, OutOfBounds, Tree
-from nvgraft.plan.actions import Bind, Plan
+from nvgraft.container.target import on_volume
+from nvgraft.formats.tree import Bounds, OutOfBounds, PathError, Tree
+from nvgraft.plan.actions import Bind, Plan, UpdateLoaderCache
 from nvgraft.plan.planner import make_plan, read_in_order
 from nvgraft.request.decision import Decision, decide
 from nvgraft.request.request import ImexChannels, Request, check_request
@@ -324,13 +325,16 @@ class Case:
             from nvgraft_cli.case.edits_plan import plan_edits
 
             uid, groups = self._given.user
-            return plan_edits(self._edits, self.host, decision, target, (uid, groups[0]))
+            edited = plan_edits(self._edits, self.host, decision, target, (uid, groups[0]))
+            self._check_cache(edited, target)
+            return edited
         request, settings = decision.request, self.host.settings
         if not self.host.gpus_known:
             request = _of_files(request)
         version = self.host.facts.report.driver_version
         inventory = read_in_order(lambda: self.host.inventory, request, version, target, settings)
         plan = make_plan(request, inventory, target, settings)
+        self._check_cache(plan, target)
         if not self.host.gpus_known:
             if decision.request.devices:
                 plan.reason = f"the container asks for {', '.join(decision.request.devices)}"
@@ -343,6 +347,29 @@ class Case:
                 reason = f"not planned; it is for {component.row.component_class}"
                 logs.debug("skipped", name=component.path, reason=reason)
         return plan
+
+    def _check_cache(self, plan: Plan, target: OfflineTarget) -> None:
+        """Refuse a plan whose loader cache would be on a volume, as the hook does after its mounts.
+
+        :raises Refusal: stage ``ldcache``.
+        """
+        config = self.host.config
+        if config.ldcache_mode != "native" or not any(
+            isinstance(action, UpdateLoaderCache) for action in plan.actions
+        ):
+            return
+        try:
+            etc = target.tree.resolve("/etc")
+        except PathError:
+            return  # the hook names the cause
+        volume = target.volume(f"{etc}/ld.so.cache")
+        if volume is not None:
+            program = config.cli_ldconfig.removeprefix("@")
+            raise Refusal(
+                "ldcache",
+                f"process {program} failed with error code: 1",
+                f"the loader cache was not written: {on_volume('/etc/ld.so.cache', volume)}",
+            )
 
 
 def _of_files(request: Request) -> Request:

@@ -49,6 +49,13 @@ class LiveTarget(Target):
             self._volumes[place] = self._container.volume(mount_id)
         return self._volumes[place]
 
+    def is_volume(self, path: str) -> bool:
+        if self._live.lstat(path) is None:
+            return False
+        parent, _, name = path.rpartition("/")
+        directory = self._directory(parent)
+        return syscalls.mount_id(directory, name) != syscalls.mount_id(directory)
+
     def is_read_only(self, path: str) -> bool:
         place = self._place(path)
         if place not in self._read_only:

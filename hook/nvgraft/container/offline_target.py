@@ -10,6 +10,8 @@ from nvgraft.formats.tree import Node, PathError, Tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nvgraft.formats.elf import ElfFacts
     from nvgraft.formats.tree import Bounds
 
@@ -56,16 +58,37 @@ class OfflineTarget(Target):
     """A bundle that is not running: its rootfs as files, and the volumes that its config.json
     names.
 
-    ``module`` tells whether the nvidia kernel module is loaded on the host: the module makes
-    /proc/driver/nvidia.
+    :param volumes: the mount points of all volumes. What is on them is not known.
+    :param module: whether the nvidia kernel module is loaded on the host: the module makes
+        /proc/driver/nvidia.
+    :param read_only: those of ``volumes`` that are mounted read-only.
     """
 
-    def __init__(self, tree: Tree, machine: str, volumes: tuple[str, ...], *, module: bool) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        machine: str,
+        volumes: tuple[str, ...],
+        *,
+        module: bool,
+        read_only: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(tree, machine)
         self._module = module
         # The runtime's own /dev is the only mount on which files may be made.
         places = {self._mount_point(path) for path in volumes} - {"/dev"}
         self._volumes = (*sorted(places), "/proc", "/sys")
+        self._read_only = {self._mount_point(path) for path in read_only}
+
+    def later(self, tree: Tree, mounted: Iterable[str]) -> OfflineTarget:
+        """Return the target of this container once more is ``mounted``, as ``tree`` shows it."""
+        volumes = (*self._volumes, *mounted)
+        read_only = tuple(self._read_only)
+        target = OfflineTarget(
+            tree, self.machine, volumes, module=self._module, read_only=read_only
+        )
+        target.rootfs = self.rootfs
+        return target
 
     def _mount_point(self, path: str) -> str:
         """Return the path on which an engine mounts a volume: it follows the image's links.
@@ -85,6 +108,12 @@ class OfflineTarget(Target):
             if path == volume or path.startswith(volume.rstrip("/") + "/")
         ]
         return max(inside, key=len, default=None)
+
+    def is_volume(self, path: str) -> bool:
+        return path in self._volumes
+
+    def is_read_only(self, path: str) -> bool:
+        return self.volume(path) in self._read_only
 
     def proc_driver(self) -> Node | None:
         return Node("dir", 0o555) if self._module else None

@@ -30,6 +30,14 @@ BINARIES_DIRECTORY = "/usr/bin"
 ALLOW_FUSE = "set `allow-fuse = true` in [nvgraft] of config.toml if its server is trusted"
 
 
+def on_volume(path: str, volume: str) -> str:
+    """Return why the loader cache, or a link for it, is not made at ``path``, and the fix."""
+    return (
+        f"{path} would be made on the volume {volume}: mount the volume elsewhere, or "
+        "make it there beforehand"
+    )
+
+
 class OnVolume(Refusal):
     """A file is on ``volume``, where nothing may be made (SECURITY R21), or which must not even be
     looked at (:class:`nvgraft.container.fuse.OnFuse`).
@@ -101,6 +109,12 @@ class Target:
 
         None stands for the container's own root file system (or the runtime's /dev), where files
         may be made (SECURITY R21).
+        """
+        raise NotImplementedError
+
+    def is_volume(self, path: str) -> bool:
+        """Tell whether something is mounted on ``path`` itself. The tree of a container that does
+        not run shows no such thing.
         """
         raise NotImplementedError
 

@@ -206,8 +206,9 @@ class StepPlanner:
             self._make_directory("/proc", 0o755, why, "error mounting /proc")
         directory, name = paths.split(ld_so_conf.PATH)
         directory = self._directory(directory, 0o755, why, "failed to ensure ld.so.conf file")
-        if self._tree.lstat(f"{directory}/{name}") is None:
-            self._place(f"{directory}/{name}", 0o644, _INCLUDE, why)
+        path = f"{directory}/{name}"
+        if self._tree.lstat(path) is None and not self._target.is_volume(path):
+            self._place(path, 0o644, _INCLUDE, why)
         known = {*self._configured(), *self._system_directories()}
         folders = [folder for folder in step.folders if folder not in known]
         system = "".join(f"{path}\n" for path in self._system_directories())
@@ -377,6 +378,8 @@ class StepPlanner:
         place = paths.join(self._directory(parent, mode, why, failed), name)
         path = self._resolve(place, failed)
         node = self._tree.lstat(path)
+        if node is None and self._target.is_volume(path):
+            return path
         if node is None and path == place:
             self._make_directory(path, mode, why, failed)
         elif node is None or node.type != "dir":
@@ -422,11 +425,15 @@ class StepPlanner:
         """Check that something may be made, or replaced, at the resolved ``path``.
 
         :raises OnVolume: it is on a volume.
+        :raises Refusal: a volume is mounted on it, or it is read-only.
         """
-        volume = self._target.volume(path)
+        volume = self._target.volume(paths.join(paths.dirname(path), "x"))
         if volume is not None:
             text = f"{failed}: {self._shown(path)}: it would be made on the volume {volume}"
             raise OnVolume(text, volume, "mount the volume elsewhere")
+        if self._target.is_volume(path):
+            text = f"{failed}: {self._shown(path)}: device or resource busy"
+            raise Refusal("", text, f"remove the volume that is mounted on {path}")
         if self._target.is_read_only(path):
             text = f"{failed}: {self._shown(path)}: read-only file system"
             raise Refusal("", text, "let the engine make the root file system read-only later")

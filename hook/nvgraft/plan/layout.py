@@ -187,8 +187,8 @@ class Layout:
         self.actions.append(WriteFile(path, mode, content, why))
 
     def symlink(self, path: str, target: str, why: Why) -> None:
-        if self._lookup(path) is None:
-            self._check_volume(path)
+        if not self._is_there(path):
+            self.check_volume(path)
             self._made[path] = "symlink"
             self.actions.append(Symlink(path, target, why))
 
@@ -201,8 +201,10 @@ class Layout:
         :raises OnVolume: the link would be made, or replaced, on a volume.
         """
         node = self._lookup(path)
+        if node is None and self._is_there(path):
+            return False
         if node is None or (node.type == "symlink" and node.target != target):
-            self._check_volume(path)
+            self.check_volume(path)
             self.actions.append(Symlink(path, target, why, replaces=node is not None))
             self._made[path] = "symlink"
             return True
@@ -259,6 +261,14 @@ class Layout:
             return None
         return self._target.tree.lstat(path)
 
+    def _is_there(self, path: str) -> bool:
+        """Tell whether ``path`` exists. The mount point of a volume is of the kind that is needed,
+        where the tree does not show it.
+        """
+        if self._lookup(path) is not None:
+            return True
+        return not self._in_tmpfs(path) and self._target.is_volume(path)
+
     def directory_for_mounts(self, requested: str) -> str:
         """Plan a directory for mounts at ``requested``, and return the path to which that leads."""
         why = Why("", requested, "mounts go below it")
@@ -270,6 +280,8 @@ class Layout:
         """Plan the directory ``path`` and its parents, if they do not exist."""
         node = self._lookup(path)
         if node is None:
+            if self._is_there(path):
+                return
             self._prepare_parent(path, why)
             self.make_directory(path, mode & ~_UMASK, why)
         elif node.type != "dir":
@@ -292,7 +304,7 @@ class Layout:
             self._check_writable(path)
             if parent:
                 self.directory(parent, _DIRECTORY_MODE, why)
-            self._check_volume(path)
+            self.check_volume(path)
             if parent not in self._made:
                 self._open.add(parent)
 
@@ -315,6 +327,8 @@ class Layout:
             parent = parent.rpartition("/")[0]
         node = self._lookup(path)
         if node is None:
+            if self._is_there(path):
+                return
             self._prepare_parent(path, why)
             self._made[path] = "file"
             return
@@ -345,7 +359,11 @@ class Layout:
                 READ_ONLY,
             )
 
-    def _check_volume(self, path: str) -> None:
+    def check_volume(self, path: str) -> None:
+        """Check that ``path`` would not be made on a volume.
+
+        :raises OnVolume: it would.
+        """
         if self._in_tmpfs(path):
             return
         volume = self._target.volume(path)

@@ -21,7 +21,7 @@ from nvgraft.base import paths
 from nvgraft.base._os import os
 from nvgraft.base.errors import Refusal
 from nvgraft.base.finding import Finding
-from nvgraft.container.target import ALLOW_FUSE
+from nvgraft.container.target import ALLOW_FUSE, on_volume
 from nvgraft.formats.ldcache import SIZE_LIMIT
 from nvgraft.formats.ldcache_table import Table
 from nvgraft.system import syscalls
@@ -173,6 +173,9 @@ class NativeCache(LoaderCacheStep):
         except syscalls.MissingFeature:
             raise
         except OSError as error:
+            if error.errno == errno.EBUSY and error.filename == TEMPORARY:
+                path = f"{ETC}/{CACHE}"
+                raise self._failed(on_volume(path, path), error) from error
             name = f"{error.filename}: " if error.filename else ""
             raise self._failed(f"{name}{error.strerror or error}".lower(), error) from error
 
@@ -294,10 +297,7 @@ class NativeCache(LoaderCacheStep):
 
     def _check_volume(self, path: str, volume: str | None) -> None:
         if volume is not None:
-            raise self._failed(
-                f"{path} would be made on the volume {volume}: mount the volume elsewhere, or "
-                "make it there beforehand"
-            )
+            raise self._failed(on_volume(path, volume))
 
     def _planned_links(self, container: Container, plan: Plan, owner: Owner) -> list[Link]:
         """Return the SONAME links of the mounted libraries."""
