@@ -21,6 +21,7 @@ from nvgraft_cli.doctor.patient import Patient
 from nvgraft_cli.shell.main import main
 from test_doctor import Captured, Document, Setup, healthy_host
 
+ONE_GPU = Path(__file__).parent.parent / "docs" / "examples" / "one-gpu"
 LIBCUDA = "/usr/lib/libcuda.so.535.1"
 ANNOTATION = {"annotations": {"cdi.k8s.io/app": "nvidia.com/gpu=1"}}
 
@@ -398,3 +399,43 @@ def test_volumes_of_users_stay_volumes(node: Node) -> None:
     node.config["mounts"].append(data)
     node.config["process"]["env"].append("LD_LIBRARY_PATH=/opt/data")
     assert "/opt/data" in str(node.ask("prove")[1]["proofs"][0]["unknown"])
+
+
+def test_a_specification_that_cannot_be_read_has_its_title(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The title is not that of missing files; a file that is too large has the reader's limit."""
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("{")
+    words = ["doctor", "--host", "eks-t4", "--cdi", str(broken)]
+    assert main(words) == 1
+    said = capsys.readouterr().out
+    assert "cdi-stale: a CDI specification is out of date or cannot be read" in said
+    assert "error stat'ing file" not in said
+    broken.write_bytes(b"a" * ((4 << 20) + 1))
+    assert main(words) == 2
+    assert "larger than 4 MiB" in capsys.readouterr().err
+
+
+def test_what_the_generation_lacks_the_hook_finds(capsys: pytest.CaptureFixture[str]) -> None:
+    """A driver's library that the runtime's generation does not find: the advice is mode legacy."""
+    words = ["--container", str(ONE_GPU), "--host", "debian-a10g-index"]
+    main(["doctor", *words, "--mode", "jit-cdi"])
+    said = capsys.readouterr().out
+    assert 'fix        set mode = "legacy" under [nvidia-container-runtime] in config.toml' in said
+    main(["why", *words, "--mode", "jit-cdi", "libcuda.so.1"])
+    assert 'set mode = "legacy"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("gate", ["NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_GDRCOPY"])
+def test_a_gate_that_makes_the_hook_skip(gate: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The runtime in mode legacy adds NVIDIA_VISIBLE_DEVICES=void: the reason names the variable
+    for which it does, and the smallest change closes it.
+    """
+    words = ["--container", str(ONE_GPU), "--host", "eks-t4", "--mode", "legacy"]
+    words += ["--env", f"{gate}=enabled"]
+    assert main(["plan", *words]) == 0
+    said = capsys.readouterr().out
+    assert f"NVIDIA_VISIBLE_DEVICES=void, which the runtime adds because of {gate}=enabled" in said
+    main(["why", *words, "libcuda.so.1"])
+    assert f"{gate}=disabled" in capsys.readouterr().out

@@ -23,6 +23,7 @@ from nvgraft.system.mountinfo import Mount
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.case.planning import Case
 from nvgraft_cli.doctor.cuda_runtimes import find_runtimes
 from nvgraft_cli.doctor.examination import CHECKS, POD_CHECKS, examine
 from nvgraft_cli.doctor.machine import Machine
@@ -563,7 +564,7 @@ class Node:
     def remove(self, path: str) -> None:
         Path(f"{self.root}{path}").unlink()
 
-    def examine(self, *, bundle: bool = True) -> dict[str, Document]:
+    def examine(self, *, bundle: bool = True, mode: str = "") -> dict[str, Document]:
         words = self.setup.arguments()
         if self.refusal is None:
             side = HostSide("node", self.config, None)
@@ -572,7 +573,8 @@ class Node:
             side = Silent("node", self.config, None)
             side.refusal = self.refusal
         with open_container(words[-1]) as container:
-            patient = Patient(side, container if bundle else None, [], self.machine)
+            case = Case(side, container, mode) if mode else None
+            patient = Patient(side, container if bundle else None, [], self.machine, case=case)
             if self.refusal is not None:
                 silent = snapshot_host(self.setup.host)
                 patient.host_tree, patient.entries = silent.tree, list(silent.entries)
@@ -984,6 +986,14 @@ def test_a_bundle_with_its_hook_needs_no_docker(tmp_path: Path) -> None:
     assert "hook-not-installed" not in ids(node.examine())
 
 
+@pytest.mark.parametrize("mode", ["jit-cdi", "cdi"])
+def test_a_mode_with_cdi_edits_needs_no_hook(tmp_path: Path, mode: str) -> None:
+    """In a mode whose runtime adds CDI edits it does not matter that Docker finds no hook."""
+    node = Node(tmp_path)
+    _no_hook(node)
+    assert "hook-not-installed" not in ids(node.examine(mode=mode))
+
+
 def test_what_an_engine_lacks_is_the_hosts(tmp_path: Path) -> None:
     """A hook that Docker lacks does not make a container bad; one that podman left out does."""
     node = Node(tmp_path)
@@ -1266,7 +1276,7 @@ def test_the_last_line_says_whether_cuda_finds_its_gpus(
         (
             _cdi,
             1,
-            "This host does not serve all GPU containers: a CDI specification names missing files.",
+            "This host does not serve all GPU containers: a CDI specification is out of date or cannot be read.",
         ),
         (
             _mismatch,

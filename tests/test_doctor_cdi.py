@@ -147,6 +147,7 @@ def test_cdi_and_the_hook_are_not_judged_unseen(setup: Setup, capsys: Captured) 
         ("jit-cdi", "nvidia.com/gpu=9", "there is no nvidia.com/gpu=9: did you mean nvidia.com/gp"),
         ("jit-cdi", "7", "there is no 7: request one of 0, "),
         ("csv", "7", "a Tegra board has one device: request 0 or all"),
+        ("csv", "tegra", "0 or all (--device-id-strategy=index of the device plugin)"),
     ],
 )
 def test_an_unknown_cdi_device_is_the_containers_fault(

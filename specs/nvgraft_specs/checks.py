@@ -138,7 +138,9 @@ FAILURES = (
         "the CDI edits lack a part of the driver",
         "libcuda.so.1: cannot open shared object file: No such file or directory",
     ),
-    Failure("cdi-stale", "a CDI specification names missing files", "error stat'ing file"),
+    Failure(
+        "cdi-stale", "a CDI specification is out of date or cannot be read", "error stat'ing file"
+    ),
     Failure(
         "cdi-directories",
         "an engine does not read the directories of the CDI specifications",

@@ -50,10 +50,10 @@ class DocumentError(ValueError):
         return f"{location}: {self.cause} | {self.fix}"
 
 
-def read_bytes(path: str) -> bytes:
+def read_bytes(path: str, limit: int = SIZE_LIMIT) -> bytes:
     """Read the document file ``path``.
 
-    :raises DocumentError: when it cannot be read, or is larger than :data:`SIZE_LIMIT`.
+    :raises DocumentError: when it cannot be read, or is larger than ``limit``.
     """
     try:
         # Opening a pipe without a writer would block forever. A shell's <(...) has a writer, and is
@@ -61,16 +61,14 @@ def read_bytes(path: str) -> bytes:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             os.set_blocking(file.fileno(), True)
             # In pieces: one read of the limit takes that much memory, even for a small file.
-            chunks = [
-                chunk for _ in range(_PIECES + 1) if (chunk := file.read(SIZE_LIMIT // _PIECES))
-            ]
+            chunks = [chunk for _ in range(_PIECES + 1) if (chunk := file.read(limit // _PIECES))]
             raw = b"".join(chunks)
     except OSError as error:
         cause = f"cannot be read: {(error.strerror or str(error)).lower()}"
         raise DocumentError(path, "", cause, "pass the path of a readable file") from None
-    if len(raw) > SIZE_LIMIT:
+    if len(raw) > limit:
         raise DocumentError(
-            path, "", f"larger than {SIZE_LIMIT >> 20} MiB", "check that this is the right file"
+            path, "", f"larger than {limit >> 20} MiB", "check that this is the right file"
         )
     return raw
 

@@ -83,6 +83,16 @@ def to_make_again(case: Case) -> str:
     return "start the container again"
 
 
+def to_complete(case: Case) -> str:
+    """Return the instruction to get what the host has and the edits lack."""
+    if case.reads_config or any(origin.file for origin in case.origins):
+        return to_make_again(case)
+    return (
+        'set mode = "legacy" under [nvidia-container-runtime] in config.toml: the hook finds what'
+        " the runtime's generation does not"
+    )
+
+
 def write_command(path: str) -> str:
     """Return the instruction to write a specification of this host's GPUs."""
     return (

@@ -26,6 +26,7 @@ from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.case.rewritten import GPU_NODE, IN_CONFIG, calls_hook, edits_in, taken_edits
 from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.arguments import CDI_MODES
+from nvgraft_specs import names
 
 if TYPE_CHECKING:
     from nvgraft_cli.case.started import HostSpecifications, Started
@@ -269,8 +270,22 @@ class Case:
     @cached_property
     def _decision_of_hook(self) -> Decision:
         decision = decide(self.container.data, self.host.config, self.container.directory)
+        gates = self.opened_gates
+        if decision.verdict == "skip" and gates and self.started is not None:
+            which = " and ".join(f"{name}={names.GATE_OPEN}" for name in gates)
+            decision.reason += f", which the runtime adds because of {which}"
         logs.debug("decided", verdict=decision.verdict, reason=decision.reason)
         return decision
+
+    @property
+    def opened_gates(self) -> list[str]:
+        """The variables, such as NVIDIA_GDS, for which the runtime in mode legacy makes the hook
+        skip the container.
+        """
+        given = self._given.spec.env
+        if self.acting_mode != "legacy" or given.get(names.VISIBLE_DEVICES) == names.VOID:
+            return []
+        return [name for name in names.GATED_DEVICES if given.get(name) == names.GATE_OPEN]
 
     @property
     def target(self) -> OfflineTarget:

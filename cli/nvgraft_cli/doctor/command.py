@@ -159,11 +159,12 @@ def _check_readable(paths: list[str]) -> None:
     """
     if not paths:
         return
+    from nvgraft.cdi.reader import LIMIT
     from nvgraft_specs.documents import DocumentError, read_bytes
 
     for path in paths:
         try:
-            read_bytes(path)
+            read_bytes(path, LIMIT)
         except DocumentError as error:
             raise InputError(str(error)) from error
 

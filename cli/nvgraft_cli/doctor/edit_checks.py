@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from nvgraft.cdi import platform
 from nvgraft.plan.actions import UpdateLoaderCache
 from nvgraft.plan.edit_actions import RunHook
-from nvgraft_cli.case.cdi_requests import source_of_edits, to_make_again
+from nvgraft_cli.case.cdi_requests import source_of_edits, to_complete
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 from nvgraft_cli.prove.opened import opened_libraries
 from nvgraft_specs import catalogue, names
@@ -33,7 +33,7 @@ def cdi_incomplete(patient: Patient) -> Iterator[Diagnosis]:
         raise NotChecked("the edits of this platform are of other files and nodes")
     binds = patient.binds()
     targets = {bind.target for bind in binds}
-    source, again = source_of_edits(patient.case), to_make_again(patient.case)
+    source, again = source_of_edits(patient.case), to_complete(patient.case)
     yield from _missing_programs(patient, source)
     cause = "they were made before the driver was complete, changed by hand, or by another program"
     nodes = {path for path in targets if path.startswith("/dev/nvidia")}

@@ -462,24 +462,25 @@ def hook_not_installed(patient: Patient) -> Iterator[Diagnosis]:
         yield from _not_hooked(patient)
     # A container of podman, or one that has the hook in its config.json, needs no Docker.
     docker = not (patient.has_container and (patient.by_podman or gpu_hooks(patient)))
-    for finding in _engines_lack_hook(patient.machine, docker=docker):
+    docker_calls_it = docker and not patient.by_edits
+    for finding in _engines_lack_hook(patient.machine, docker=docker, called=docker_calls_it):
         yield replace(finding, of_host=True)
-    if docker and patient.machine.program("dockerd") and _gpus_may_be_cdi(patient.machine):
+    if docker_calls_it and patient.machine.program("dockerd") and _gpus_may_be_cdi(patient.machine):
         raise NotChecked(
             "nvidia-container-runtime-hook is missing, and it depends on dockerd's version whether "
             "--gpus does with nvidia-cdi-hook alone"
         )
 
 
-def _engines_lack_hook(machine: Machine, *, docker: bool) -> Iterator[Diagnosis]:
+def _engines_lack_hook(machine: Machine, *, docker: bool, called: bool) -> Iterator[Diagnosis]:
     if docker:
-        yield from _docker_lacks_hook(machine)
+        yield from _docker_lacks_hook(machine, called=called)
     for directory in ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"):
         for name in machine.listdir(directory):
             yield from _hook_file(machine, f"{directory}/{name}")
 
 
-def _docker_lacks_hook(machine: Machine) -> Iterator[Diagnosis]:
+def _docker_lacks_hook(machine: Machine, *, called: bool) -> Iterator[Diagnosis]:
     runtimes: dict[str, object] = {}
     try:
         document = _json(machine, _DAEMON)
@@ -500,7 +501,8 @@ def _docker_lacks_hook(machine: Machine) -> Iterator[Diagnosis]:
                 f"install it, or remove the runtime from {_DAEMON}; then restart docker",
             )
     if (
-        machine.program("dockerd")
+        called
+        and machine.program("dockerd")
         and machine.program("nvidia-container-runtime-hook") is None
         and not _gpus_may_be_cdi(machine)
         and not any(map(_is_gpu_runtime, runtimes.values()))
@@ -582,7 +584,7 @@ def _hook_file(machine: Machine, path: str) -> Iterator[Diagnosis]:
 
 
 def cdi_stale(patient: Patient) -> Iterator[Diagnosis]:
-    """Look for ``cdi-stale``: a CDI specification names missing files.
+    """Look for ``cdi-stale``: a CDI specification names missing files, or cannot be read.
 
     Reported in NVIDIA/nvidia-container-toolkit#1456, #1967; containers/podman#23935.
     """
@@ -608,6 +610,7 @@ def cdi_stale(patient: Patient) -> Iterator[Diagnosis]:
                 str(found),
                 "engines refuse a specification that they cannot read",
                 write_command(found.path),
+                phrase="unresolvable CDI devices nvidia.com/gpu=all",
             )
         else:
             yield from _stale(patient, found.path, found.spec)

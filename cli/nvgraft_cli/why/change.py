@@ -28,6 +28,7 @@ def _attempts(subject: Subject, case: Case) -> Iterator[tuple[str, ...]]:
         pool = [f"{names.VISIBLE_DEVICES}={value}" for value in _devices(subject, case)]
     pool += [_capabilities(case, extra) for extra in _switching(subject)]
     pool += _others(subject)
+    pool += [f"{gate}=disabled" for gate in case.opened_gates]
     if any(name.startswith(names.REQUIRE_PREFIX) for name in env) or names.CUDA_VERSION in env:
         pool.append(f"{names.DISABLE_REQUIRE}=1")
     for count in (1, 2, 3):

@@ -7,7 +7,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import PathError
 from nvgraft.plan.actions import Action, AllowDevice, Bind, Injection, Symlink, Tmpfs, WriteFile
 from nvgraft.plan.edit_actions import RunHook
-from nvgraft_cli.case.cdi_requests import source_of_edits, to_make_again
+from nvgraft_cli.case.cdi_requests import source_of_edits, to_complete, to_make_again
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.why.exclusion import Exclusion, candidates
 from nvgraft_cli.why.subject import Subject, device_paths
@@ -163,9 +163,7 @@ def _component(subject: Subject, case: Case, plan: Injection, source: str) -> Ex
         )
     text = f"{source} {_has(case)} no mount of {subject.row}"
     if path:
-        return Exclusion(
-            "not-in-edits", f"{text}, although the host has {path}", to_make_again(case)
-        )
+        return Exclusion("not-in-edits", f"{text}, although the host has {path}", to_complete(case))
     return Exclusion(
         "not-on-host",
         f"{text}, and the host does not have it either",

@@ -273,7 +273,10 @@ class _Generator:
                 text = (
                     f"failed to construct device spec generators: unsupported device id: {device}"
                 )
-                raise Refusal("", text, "a Tegra board has one device: request 0 or all")
+                hint = "a Tegra board has one device: request 0 or all"
+                if device == "tegra":
+                    hint += " (--device-id-strategy=index of the device plugin)"
+                raise Refusal("", text, hint)
         found = board.discover()
         return [*(device.contents for device in found.devices), found.common]
 
