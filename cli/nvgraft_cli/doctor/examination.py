@@ -212,6 +212,7 @@ def _explain(
         "unknown-device",
         "target-is-symlink",
         "mode-not-legacy",
+        "loader-cache-mounted",
     }
     if not patient.has_container and identifier not in HOST_CHECKS:
         identifier = "refused"

@@ -42,19 +42,17 @@ def loader_cache_mounted(patient: Patient) -> Iterator[Diagnosis]:
 
     Seen with a host's /etc/ld.so.cache as a volume, to make the host's libraries known.
     """
-    patient.check_hook_acts()
-    if not any(isinstance(action, UpdateLoaderCache) for action in patient.injected.actions):
-        raise NotChecked("the hook does not write the loader cache of this container")
-    for mount in patient.objects("mounts"):
-        path = mount.get("destination")
-        if isinstance(path, str) and posixpath.normpath(path) == CACHE:
-            program = patient.host.config.cli_ldconfig.removeprefix("@")
-            refusal = f"ldcache error: process {program} failed with error code: 1"
-            yield Diagnosis(
-                f"{refusal}: {CACHE} is a volume of config.json",
-                "the hook replaces the loader cache to make the driver's libraries known, and a"
-                " file that is mounted cannot be replaced",
-                f"remove the mount of {CACHE} from the container",
-                stops=True,
-                phrase=refusal,
-            )
+    refusal = patient.refusal
+    if refusal is None or refusal.stage != "ldcache":
+        if not any(isinstance(action, UpdateLoaderCache) for action in patient.injected.actions):
+            raise NotChecked("the loader cache of this container is not written")
+        return
+    line = refusal.reference_line()
+    yield Diagnosis(
+        f"{line}: {CACHE} is on a volume of config.json",
+        "the hook replaces the loader cache to make the driver's libraries known: it replaces no"
+        " file that is mounted, and makes none on a volume",
+        f"remove the mount of {CACHE}, or of its directory, from the container",
+        stops=True,
+        phrase=refusal.text,
+    )
