@@ -5,6 +5,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import struct
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 NVGRAFT = (sys.executable, "-m", "nvgraft_cli.shell.main")
+#: Seconds without a word after which a test fails: a program that waits would wait for ever.
+_PATIENCE = 60.0
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -83,6 +86,9 @@ def talk(
                 awaited, typed = todo.pop(0)
                 read = place + len(awaited)
                 os.write(ours, typed.encode())
+            if not select.select([ours], [], [], _PATIENCE)[0]:
+                process.kill()
+                raise AssertionError(f"it waits: {todo[:1]} after {seen[-2000:]!r}")
             data = os.read(ours, 1 << 16)
             if not data:
                 break
