@@ -152,22 +152,25 @@ class _LessonStart:
     def execute(self, program: Sequence[str]) -> Ran:
         """Run another program in the container."""
         command = [*self._runtime, "exec", self._id, *program]
-        output = _bounded_file()
+        # Two files: `runc exec` copies the two streams at the same time, and would write one over
+        # the other.
+        outputs = (_bounded_file(), _bounded_file())
         try:
             code: int | None = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                stdout=outputs[0],
+                stderr=outputs[1],
                 timeout=_PATIENCE,
                 check=False,
             ).returncode
         except subprocess.TimeoutExpired:
             code = None
         try:
-            return Ran(_lines(output), code)
+            return Ran([line for output in outputs for line in _lines(output)], code)
         finally:
-            os.close(output)
+            for output in outputs:
+                os.close(output)
 
     def _do(self, *words: str, output: int = subprocess.DEVNULL) -> str | None:
         """Let the runtime do something; return its complaint, or None."""
