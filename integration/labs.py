@@ -2,6 +2,7 @@
 
 import os
 import select
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +13,19 @@ ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": ":".join(str(CHECKOUT / part) for part in ("hook", "cli", "specs")),
 }
+
+
+def start(*words: str) -> "subprocess.Popen[str]":
+    """Start a lab that reads its commands from a pipe, in a process group of its own."""
+    return subprocess.Popen(
+        [*LAB, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    )
 
 
 def processes() -> set[str]:

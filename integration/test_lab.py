@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cgroups import DENY_ALL, attach, device, hierarchy
-from labs import ENVIRONMENT, LAB, processes, traces, wait_for
+from labs import ENVIRONMENT, LAB, processes, start, traces, wait_for
 from nvgraft.apply import bpf
 from nvgraft.apply.cgroup import DeviceCgroup
 from nvgraft_cli.lab.looks import device_rules
@@ -61,15 +61,7 @@ def answers(output: str, command: str) -> list[str]:
 @contextmanager
 def stopped_at(stop: str) -> Iterator["subprocess.Popen[str]"]:
     """Run a lab, in a process group of its own, up to a stop."""
-    process = subprocess.Popen(
-        [*LAB],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-        start_new_session=True,
-    )
+    process = start()
     assert process.stdin is not None and process.stdout is not None
     try:
         process.stdin.write(f"run {stop}\nnode echo arrived\n")

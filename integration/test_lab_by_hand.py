@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from harness import SHARED_RECORDS
-from labs import ENVIRONMENT, LAB, processes, traces, wait_for
+from labs import ENVIRONMENT, LAB, processes, start, traces, wait_for
 
 pytestmark = pytest.mark.requires("root", "bash", "overlayfs", "x86_64", "ldconfig")
 
@@ -135,15 +135,7 @@ def test_a_shell_that_ends_is_one_line() -> None:
 def test_an_end_in_the_middle_leaves_nothing(number: int, code: int, words: str) -> None:
     """Ctrl-C and SIGKILL, with the container's mounts in place, leave nothing on this machine."""
     before = traces()
-    with subprocess.Popen(
-        [*LAB, "by-hand"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-        start_new_session=True,
-    ) as process:
+    with start("by-hand") as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write("\n" * 14 + "echo arrived\n")
         process.stdin.flush()

@@ -13,7 +13,7 @@ import pytest
 
 from cgroups import FILTER, attach, hierarchy
 from harness import CHECKOUT
-from labs import ENVIRONMENT, LAB, processes, traces, wait_for
+from labs import ENVIRONMENT, LAB, processes, start, traces, wait_for
 from nvgraft.apply.cgroup import DeviceCgroup
 from nvgraft_cli.lab.lessons import library, systemd
 from nvgraft_specs.models.lesson import Lesson
@@ -133,15 +133,7 @@ def test_a_node_without_its_runtime_is_one_line() -> None:
 def test_an_end_in_the_middle_leaves_nothing(number: int) -> None:
     """Ctrl-C and SIGKILL, with a container of the learner's running, leave nothing."""
     before = traces()
-    with subprocess.Popen(
-        [*LAB, "lesson", "no-libcuda"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-        start_new_session=True,
-    ) as process:
+    with start("lesson", "no-libcuda") as process:
         assert process.stdin is not None and process.stdout is not None
         config = "app/config.json"
         process.stdin.write(f'sed -i \'s/"cuda-check"/"sleep", "600"/\' {config}\n')

@@ -13,7 +13,6 @@ from nvgraft.plan.actions import (
     MakeDirectory,
     Plan,
     Symlink,
-    UpdateLoaderCache,
     WriteFile,
 )
 from nvgraft.plan.edit_actions import AddGroup, RunHook, SetVariable
@@ -27,6 +26,7 @@ from nvgraft_cli.explain.steps import (
     findings_step,
     host_step,
     kernel_entry,
+    loader_facts,
     pod_step,
     with_trouble,
 )
@@ -290,16 +290,11 @@ def _hooks_step(plan: Injection) -> Step:
 
 
 def _loader_step(plan: Injection, proofs: Sequence[Proof]) -> Step:
-    facts = [
-        Fact(
-            "loader cache",
-            ", ".join(action.directories),
-            "the folders of update-ldcache, in addition to those that the image configures",
-        )
-        for action in plan.actions
-        if isinstance(action, UpdateLoaderCache)
-    ]
-    facts += [Fact(proof.what, *proof.in_words()) for proof in proofs]
+    facts = loader_facts(
+        plan,
+        proofs,
+        "the folders of update-ldcache, in addition to those that the image configures",
+    )
     entries = [
         StoryEntry(action.path, f"-> {action.target}", "create-symlinks: programs open this name")
         for action in plan.actions

@@ -449,6 +449,19 @@ def kernel_entry(action: Action) -> StoryEntry | None:
 # ---- 6: links and the loader cache
 
 
+def loader_facts(plan: Plan, proofs: Sequence[Proof], meaning: str) -> list[Fact]:
+    """Return the directories that are added to the loader cache, and what the loader finds.
+
+    :param meaning: what the directories are.
+    """
+    facts = [
+        Fact("loader cache", ", ".join(action.directories), meaning)
+        for action in plan.actions
+        if isinstance(action, UpdateLoaderCache)
+    ]
+    return facts + [Fact(proof.what, *proof.in_words()) for proof in proofs]
+
+
 def _loader_step(plan: Plan, mode: str, proofs: list[Proof]) -> Step:
     entries = [
         StoryEntry(action.path, f"-> {action.target}", reason(action), capability_of(action))
@@ -462,16 +475,9 @@ def _loader_step(plan: Plan, mode: str, proofs: list[Proof]) -> Step:
         library = posixpath.join(posixpath.dirname(path), target)
         capability = capabilities.get(library, ALWAYS)
         entries.append(StoryEntry(path, f"-> {target}", SONAME_LINK, capability))
-    facts = [
-        Fact(
-            "loader cache",
-            ", ".join(action.directories),
-            "scanned in addition to the directories that the image configures",
-        )
-        for action in plan.actions
-        if isinstance(action, UpdateLoaderCache)
-    ]
-    facts += [Fact(proof.what, *proof.in_words()) for proof in proofs]
+    facts = loader_facts(
+        plan, proofs, "scanned in addition to the directories that the image configures"
+    )
     maker = (
         "The host's ldconfig, which the hook runs in a jail inside the container's root,"
         if mode == "ldconfig"
