@@ -144,7 +144,7 @@ def _info(program_fd: int) -> tuple[int, bytes, int]:
     The kernel is asked twice: the first answer gives the length of the code.
     """
     length = 0
-    code = bytearray(1)
+    code = bytearray(_INSN.size)
     while True:
         info = bytearray(
             struct.pack("=16xIIQQ", 0, length, 0, address(code)).ljust(_INFO_SIZE, b"\0")
@@ -208,7 +208,7 @@ def load(code: bytes) -> int:
         instructions: then it had not shown the whole original.
     """
     instructions = bytearray(code)
-    licence = bytearray(b"Apache\0")
+    licence = bytearray(b"Apache\0\0")
     values = (
         _PROG_TYPE_CGROUP_DEVICE,
         len(code) // _INSN.size,

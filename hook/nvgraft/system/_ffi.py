@@ -36,55 +36,42 @@ if TYPE_CHECKING:
 
     #: The C type of a result.
     Result = type[_ctypes._SimpleCData[Any]]
-    #: The type of an argument: a C type, or a class of this module that checks the value alone.
-    Type = Result | type["INT"] | type["CHAR_P"]
 
 
-# ctypes calls these types c_int, c_uint and so on. The base class accepts no type argument at run
-# time.
+class LONG(_ctypes._SimpleCData):  # type: ignore[type-arg]  # it accepts none at run time
+    """A C long, which also holds an address: 0 is a null pointer. ctypes calls it c_long."""
 
-
-class LONG(_ctypes._SimpleCData):  # type: ignore[type-arg]
     _type_ = "l"
 
 
-class CHAR_P_OR_NULL(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    """As CHAR_P, and None is a null pointer."""
+class Argument:
+    """The type of an argument for which no C object is made.
 
-    _type_ = "z"
+    _ctypes passes an int as a C int, the address of bytes, and None as a null pointer. A C type
+    would make an object for each value: a call with six arguments would take 1.4 times as long.
 
+    :param from_param: returns the value to pass, or raises TypeError.
+    """
 
-class VOID_P(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    """An address. None is a null pointer."""
-
-    _type_ = "P"
-
-
-class _Char(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    _type_ = "c"
+    def __init__(self, from_param: Callable[[Any], object]) -> None:
+        self.from_param = from_param
 
 
-# The two types of most arguments. An argument has a type if the type has a from_param(), which
-# accepts a value or raises TypeError; _ctypes passes an int as a C int, and the address of bytes.
-# A C type would also make an object for each value: a call with six arguments would take 1.4 times
-# as long.
+if TYPE_CHECKING:
+    #: The type of an argument: a C type, or what checks the value alone.
+    Type = Result | Argument
 
-
-class INT:
-    """A C int: an int of Python, of which the lower 32 bits are passed."""
-
-    from_param = int.__index__
-
-
-class CHAR_P:
-    """A ``const char *`` to immutable bytes: a text, or a structure that C only reads."""
-
-    from_param = bytes.__bytes__
-
+#: A C int: an int of Python, of which the lower 32 bits are passed. No method of int that returns
+#: the number itself is called faster than conjugate().
+INT = Argument(int.conjugate)
+#: A ``const char *`` to immutable bytes: a text, or a structure that C only reads.
+CHAR_P = Argument(bytes.__bytes__)
+#: As CHAR_P, and None is a null pointer.
+CHAR_P_OR_NULL = Argument(lambda text: None if text is None else bytes.__bytes__(text))
 
 # These are for arguments alone: an unsigned number has the bits of the signed one of its size.
 UINT = INT
-ULONG = SIZE = LONG
+ULONG = SIZE = VOID_P = LONG
 
 
 class _Function(_ctypes.CFuncPtr):
@@ -111,7 +98,7 @@ def find_function(
 
 
 def address(memory: bytearray) -> int:
-    """Return the address of ``memory``, for a field of a structure. Keep ``memory`` for as long as
-    the address is used, and leave its size as it is.
+    """Return the address of ``memory``, which has eight bytes or more. Keep it for as long as the
+    address is used, and leave its size as it is.
     """
-    return _ctypes.addressof(_Char.from_buffer(memory))
+    return _ctypes.addressof(LONG.from_buffer(memory))

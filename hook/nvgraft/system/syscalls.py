@@ -14,8 +14,8 @@ from __future__ import annotations
 import errno
 import sys
 
-from nvgraft.base import paths
 from nvgraft.base._os import os
+from nvgraft.base.paths import fsencode
 from nvgraft.system._ffi import (
     CHAR_P,
     CHAR_P_OR_NULL,
@@ -181,8 +181,8 @@ def _decode(flags: int, names: tuple[tuple[int, str], ...]) -> str:
 
 
 def _path(path: str | bytes) -> bytes:
-    raw = path if isinstance(path, bytes) else paths.fsencode(path)
-    if b"\0" in raw:
+    raw = fsencode(path) if isinstance(path, str) else path
+    if 0 in raw:
         raise ValueError(f"path with a NUL byte: {path!r}")
     return raw
 
@@ -212,8 +212,9 @@ class _Call:
         returns it.
         """
         function = self._function or self._find()
+        args = self._number + args
         while True:
-            result = function(*self._number, *args)
+            result = function(*args)
             if result >= 0:
                 return result
             number = get_errno()
@@ -477,28 +478,33 @@ def set_fs_ids(uid: int, gid: int) -> None:
 
 def set_rlimit(resource: int, soft: int, hard: int) -> None:
     """Set a limit of this process (prlimit(2)), in the unit of the resource."""
-    _prlimit(f"{resource}, {soft}, {hard}", 0, resource, _words(soft, hard), None)
+    _prlimit(f"{resource}, {soft}, {hard}", 0, resource, _words(soft, hard), 0)
 
 
 def get_rlimit(resource: int) -> tuple[int, int]:
     """Return the soft and the hard limit of this process."""
     _prlimit(str(resource), 0, resource, None, _RESULT_AT)
-    soft = int.from_bytes(_RESULT[:8], sys.byteorder)
-    return soft, int.from_bytes(_RESULT[8:16], sys.byteorder)
+    return _RESULT[0], _RESULT[1]
 
 
-#: Memory for the result of one call: struct statx, or struct rlimit.
-_RESULT = bytearray(256)
-_RESULT_AT = address(_RESULT)
+_STATX_FIELDS = STATX_MNT_ID | STATX_BTIME
+#: Nothing that is read of it ever changes: no server of a file system need be asked.
+_STATX_FLAGS = AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC
+
+#: Memory for the result of one call, struct statx or struct rlimit, as words of 64 bits and as
+#: words of 32 bits.
+_MEMORY = bytearray(256)
+_RESULT_AT = address(_MEMORY)
+_RESULT = memoryview(_MEMORY).cast("Q")
+_HALVES = memoryview(_MEMORY).cast("I")
 
 
 def identity(fd: int) -> tuple[int, int]:
     """Return device and inode of ``fd``, as fstat(2) does, without asking the server of a FUSE file
     system (statx(2)).
     """
-    statx = _statx_of(fd)
-    major, minor = (int.from_bytes(statx[at : at + 4], sys.byteorder) for at in (0x88, 0x8C))
-    return os.makedev(major, minor), int.from_bytes(statx[0x20:0x28], sys.byteorder)
+    _fill_result(fd)
+    return os.makedev(_HALVES[0x88 // 4], _HALVES[0x8C // 4]), _RESULT[0x20 // 8]
 
 
 def mount_id(fd: int, name: str = "") -> int:
@@ -507,37 +513,37 @@ def mount_id(fd: int, name: str = "") -> int:
 
     :param name: a name in the directory ``fd``: return the id of the topmost mount there instead.
     """
-    return int.from_bytes(_statx_of(fd, name)[0x90:0x98], sys.byteorder)
+    _fill_result(fd, name)
+    return _RESULT[0x90 // 8]
 
 
 def mount_attributes(fd: int) -> int:
     """Return the STATX_ATTR_ bits of ``fd``. 0x2000 means that it is the root of a mount (statx(2),
     Linux 5.8).
     """
-    return int.from_bytes(_statx_of(fd)[0x08:0x10], sys.byteorder)
+    _fill_result(fd)
+    return _RESULT[0x08 // 8]
 
 
 def birth_time(fd: int) -> int:
     """Return the birth time of the open file ``fd`` in nanoseconds; 0 if its file system does not
     record it (statx(2)).
     """
-    statx = _statx_of(fd)
-    if not int.from_bytes(statx[:4], sys.byteorder) & STATX_BTIME:
+    _fill_result(fd)
+    if not _HALVES[0] & STATX_BTIME:
         return 0
-    seconds = int.from_bytes(statx[0x50:0x58], sys.byteorder, signed=True)
-    return seconds * 10**9 + int.from_bytes(statx[0x58:0x5C], sys.byteorder)
+    return memoryview(_MEMORY).cast("q")[0x50 // 8] * 10**9 + _HALVES[0x58 // 4]
 
 
-def _statx_of(fd: int, name: str = "") -> bytearray:
-    fields = STATX_MNT_ID | STATX_BTIME
-    # Nothing that is read here ever changes: no server of a file system need be asked.
-    flags = AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC
+def _fill_result(fd: int, name: str = "") -> None:
+    """Have the kernel write struct statx of ``fd``, or of ``name`` in it, into the memory for
+    results.
+    """
 
     def call() -> str:
         return f"{fd}, {name!r}, STATX_MNT_ID|STATX_BTIME"
 
-    _statx(call, fd, _path(name) if name else b"", flags, fields, _RESULT_AT)
-    return _RESULT
+    _statx(call, fd, _path(name) if name else b"", _STATX_FLAGS, _STATX_FIELDS, _RESULT_AT)
 
 
 def bpf(command: int, attributes: bytearray) -> int:
@@ -556,19 +562,19 @@ def set_dumpable(allowed: bool) -> None:
     """Allow or forbid core dumps of this process, and ptrace by processes of the same user
     (PR_SET_DUMPABLE).
     """
-    _prctl(f"PR_SET_DUMPABLE, {allowed:d}", PR_SET_DUMPABLE, int(allowed), None, 0, 0)
+    _prctl(f"PR_SET_DUMPABLE, {allowed:d}", PR_SET_DUMPABLE, int(allowed), 0, 0, 0)
 
 
 def set_parent_death_signal(number: int) -> None:
     """Make the kernel send this process a signal when its parent ends (PR_SET_PDEATHSIG)."""
-    _prctl(f"PR_SET_PDEATHSIG, {number}", PR_SET_PDEATHSIG, number, None, 0, 0)
+    _prctl(f"PR_SET_PDEATHSIG, {number}", PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def set_no_new_privs() -> None:
     """Keep this process and its children from gaining rights by executing a program
     (PR_SET_NO_NEW_PRIVS).
     """
-    _prctl("PR_SET_NO_NEW_PRIVS, 1", PR_SET_NO_NEW_PRIVS, 1, None, 0, 0)
+    _prctl("PR_SET_NO_NEW_PRIVS, 1", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def set_seccomp_filter(program: bytes) -> None:
