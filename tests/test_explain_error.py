@@ -289,6 +289,31 @@ def test_a_number_of_cuda_is_recognised_in_every_spelling(spelling: str) -> None
 
 
 @pytest.mark.parametrize(
+    "spelling",
+    [
+        "RuntimeError: CUDA error: {}",
+        "mytool_cuda_init:failed to initialize CUDA:{}",
+        "CUDA failed with error {}",
+        "Cuda failure '{}'",
+        "cudaSafeCall() Runtime API error: {}.",
+        "GPUassert: {} main.cu 34",
+        "thrust::system_error: {}",
+        "Fatal error: {} (main.cu:12)",
+    ],
+)
+def test_the_words_of_an_error_of_cuda_are_recognised_in_every_spelling(spelling: str) -> None:
+    """Words that also others have are CUDA's where it or its source says them, and only there."""
+    for words, row in (
+        ("initialization error", "cuda-initialization"),
+        ("operation not permitted", "cuda-not-permitted"),
+        ("unknown error", "cuda-unknown"),
+        ("invalid surface reference", "cuda-other"),
+    ):
+        assert ids(spelling.format(words)) == [row]
+        assert ids(f"error: {words}") == []
+
+
+@pytest.mark.parametrize(
     ("paste", "row"),
     [
         ("bash: nvidia-smi: Kommando nicht gefunden.", "smi-not-found"),
@@ -542,6 +567,41 @@ def test_long_hostile_text_takes_no_time() -> None:
         "nvidia " + " ".join(reversed(phrases)),
     ):
         analyse(piece * ((1 << 18) // len(piece)))
+
+
+class _Counting:
+    """A pattern that matches whole texts only, and the characters that were searched for it."""
+
+    read = 0
+
+    def search(self, text: str, start: int = 0, end: int | None = None) -> bool | None:
+        self.read += (len(text) if end is None else end) - start
+        return end is None or None
+
+
+def test_a_long_line_is_searched_for_a_complaint_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a long line names programs, it is searched once for words of an error."""
+    phrases = " ".join(phrase for layer in known().layers for phrase in layer.says)
+    for line in ("nvgraft: " * 20_000, f"{phrases} " * 60):
+        counting = _Counting()
+        monkeypatch.setattr("nvgraft_cli.explain_error.analysis._COMPLAINT", counting)
+        analyse(line)
+        assert len(line) < counting.read <= 5 * len(line)
+
+
+def test_no_pattern_begins_with_any_text() -> None:
+    """No alternative of a pattern begins with a run of any characters, which would be tried from
+    each place of a long line: what stands before the telling word does not matter.
+    """
+    free = re.compile(r"(?:^|\|)(?:\((?:\?:)?)*\[\^\\n\]\{0,\d+\}")
+    inner = re.compile(r"(?<=[^|(:])\((?:[^()\\[]|\\.|\[(?:[^]\\]|\\.)*\])*\)")
+    found = []
+    for row in ROWS:
+        pattern, before = row.get("pattern", ""), ""
+        while pattern != before:
+            pattern, before = inner.sub("_", pattern), pattern
+        found += [row["id"]] * bool(free.search(pattern))
+    assert found == []
 
 
 def test_a_message_anywhere_in_a_long_log_is_found() -> None:

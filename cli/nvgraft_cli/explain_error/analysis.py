@@ -230,15 +230,11 @@ def _read(block: str, reading: _Reading) -> None:
     causes = [pair for pair in reading.meanings.values() if not pair[0].symptom]
     if len(_ranked(causes)) < MOST:
         _read_rows(block, small, reading)
-    for layer in known().layers:
-        if layer.name not in reading.layers and any(
-            _complains(block, small, phrase) for phrase in layer.says
-        ):
-            reading.layers.add(layer.name)
-    if not reading.stage and (stage := _STAGE.search(block)):
-        reading.stage, reading.detail = stage[1], stage[2].strip()
     if _COMPLAINT.search(block):
         reading.complaint = block
+        _read_layers(block, small, reading)
+    if not reading.stage and (stage := _STAGE.search(block)):
+        reading.stage, reading.detail = stage[1], stage[2].strip()
     if not reading.of_gpus and any(word in small for word in _OF_GPUS):
         others = _OF_OTHERS.sub("", small)
         reading.of_gpus = any(word in others for word in _OF_GPUS)
@@ -252,18 +248,29 @@ def _read_rows(block: str, small: str, reading: _Reading) -> None:
             reading.meanings[row.id] = (row, _meaning(row, block, hit, contexts))
 
 
-def _complains(block: str, small: str, phrase: str) -> bool:
-    """Return whether ``phrase`` stands in a line that complains, at one of its first places."""
+def _read_layers(block: str, small: str, reading: _Reading) -> None:
+    """Add the programs that stand in lines that complain to ``reading``."""
+    complains = cache(lambda start, end: _COMPLAINT.search(block, start, end) is not None)
+    for layer in known().layers:
+        if layer.name not in reading.layers and any(
+            any(complains(*line) for line in _lines_with(phrase, block, small))
+            for phrase in layer.says
+        ):
+            reading.layers.add(layer.name)
+
+
+def _lines_with(phrase: str, block: str, small: str) -> Iterator[tuple[int, int]]:
+    """Yield where the first lines with ``phrase`` begin and end, each line once."""
     at = small.find(phrase)
     for _ in range(_TRIES):
         if at < 0:
-            return False
+            return
         start = block.rfind("\n", 0, at) + 1
         end = block.find("\n", at)
-        if _COMPLAINT.search(block, start, len(block) if end < 0 else end):
-            return True
-        at = small.find(phrase, at + len(phrase))
-    return False
+        if end < 0:
+            end = len(block)
+        yield start, end
+        at = small.find(phrase, end)
 
 
 def _contexts(small: str) -> frozenset[str]:
@@ -341,9 +348,9 @@ def _numbers(block: str, small: str) -> dict[tuple[str, int], _Hit]:
         if not any(phrase in small for phrase in spelling.says):
             continue
         for match in islice(spelling.regex.finditer(block), _NUMBERS):
-            number = next(group for group in match.groups() if group)
-            hit = _Hit(match.start(), match.end(), (number,))
-            found.setdefault((spelling.of, int(number)), hit)
+            said = next(group for group in match.groups() if group)
+            hit = _Hit(match.start(), match.end(), (said,))
+            found.setdefault((spelling.of, spelling.number(said)), hit)
     return found
 
 

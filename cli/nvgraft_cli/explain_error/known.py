@@ -12,6 +12,8 @@ from nvgraft_specs import errors
 
 #: A word of a phrase or of a text, in small letters.
 WORD = re.compile(r"[a-z0-9_]+")
+#: What programs put between the words of an error, or leave out.
+_BETWEEN = re.compile(r"[ _]")
 #: A word with something that is not part of it on both sides.
 _INNER = re.compile(r"(?<=[^a-z0-9_])[a-z0-9_]+(?=[^a-z0-9_])")
 
@@ -63,15 +65,21 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """How programs print an error number.
+    """How programs print an error number, or its words.
 
     :ivar of: whose number it is: ``cuda`` or ``nvml``.
-    :ivar regex: the first group that matched is the number.
+    :ivar regex: the first group that matched is the number or its words.
+    :ivar words: the numbers by their words, which are in small letters without spaces.
     """
 
     of: str
     says: tuple[str, ...]
     regex: re.Pattern[str]
+    words: dict[str, int]
+
+    def number(self, said: str) -> int:
+        """Return the number that ``said`` is or means."""
+        return self.words.get(_BETWEEN.sub("", said.lower())) or int(said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +134,7 @@ def known() -> Known:
             for row in tables["layer"]
         ),
         tuple(sorted(words, key=lambda pair: -len(pair[0]))),
-        tuple(
-            Spelling(
-                row["of"],
-                tuple(row["says"]),
-                re.compile("|".join(f"(?:{each})" for each in row["patterns"]), re.IGNORECASE),
-            )
-            for row in tables["spelling"]
-        ),
+        tuple(_spelling(row) for row in tables["spelling"]),
         tuple(
             Word(
                 tuple(row["says"]),
@@ -148,6 +149,19 @@ def known() -> Known:
             name: tuple((re.compile(pattern, re.IGNORECASE), _bare(text)) for pattern, text in rows)
             for name, rows in tables["tables"].items()
         },
+    )
+
+
+def _spelling(row: dict[str, Any]) -> Spelling:
+    words: dict[str, int] = row.get("words", {})
+    longest = sorted(words, key=len, reverse=True)
+    any_words = "|".join(re.escape(each).replace(r"\ ", "[ _]?") for each in longest)
+    patterns = "|".join(f"(?:{each})" for each in row["patterns"])
+    return Spelling(
+        row["of"],
+        tuple(row["says"]),
+        re.compile(patterns.replace("{words}", any_words), re.IGNORECASE),
+        {_BETWEEN.sub("", each): number for each, number in words.items()},
     )
 
 
