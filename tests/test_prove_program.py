@@ -41,13 +41,16 @@ def made(place: Path, *env: str, **process: Any) -> str:
         (["gosu", "user", "nice", "app"], "/usr/bin/app"),
         (["sh", "-c", 'exec app --all "$@"', "sh"], "/usr/bin/app"),
         (["sh", "-ec", "A=1 tini app"], "/usr/bin/app"),
-        (["sh", "-c", "cd /work && app"], "/usr/bin/sh"),
+        (["sh", "-c", "cd /work && app"], "/usr/bin/app"),
+        (["sh", "-c", "mkdir -p /x; ./bin/own & wait"], "/opt/app/bin/own"),
+        (["sh", "-c", "none; "], "/usr/bin/sh"),
+        (["sh", "/entry.sh", "app"], "/usr/bin/app"),
         (["sh", "-c", "$PROGRAM"], "/usr/bin/sh"),
         (["sh", "-c"], "/usr/bin/sh"),
         (["sh"], "/usr/bin/sh"),
         (["/entry.sh", "app"], "/usr/bin/app"),
         (["/entry.sh"], "/bin/sh"),
-        (["/start.sh", "app"], "/usr/bin/sh"),
+        (["/start.sh", "app"], "/usr/bin/app"),
         (["/run.py"], "/usr/bin/app"),
         (["./bin/own"], "/opt/app/bin/own"),
         ([LOADER, "--argv0", "x", "/usr/bin/app"], "/usr/bin/app"),
@@ -56,8 +59,8 @@ def made(place: Path, *env: str, **process: Any) -> str:
 def test_the_program_that_the_container_runs(
     args: list[str], program: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    """Programs that become their argument are passed over; a shell that runs more than one command
-    is the program itself.
+    """Programs that become their argument are passed over; of a shell's commands, the last one that
+    does more than prepare a start is the program. A shell is it where that is not known.
     """
     path = made(tmp_path / "b", args=args, cwd="/opt/app")
     (tmp_path / "b/rootfs/bin").symlink_to("usr/bin")
@@ -94,8 +97,11 @@ def test_what_starts_a_program_gives_it_variables(
         ("export LD_LIBRARY_PATH=/opt/x", True),
         ('export LD_LIBRARY_PATH="/opt/x:$LD_LIBRARY_PATH"', True),
         ("export LD_LIBRARY_PATH=${PLACE}/x", True),
-        ("  export LD_LIBRARY_PATH=/opt/x", False),  # in a condition, perhaps
-        ("export LD_LIBRARY_PATH=$(dirname /opt/x/y)", False),
+        ("if [ -d /opt/x ]; then\n  export LD_LIBRARY_PATH=/opt/x\nfi", True),
+        ("if [ ! -d /opt/x ]; then\n  export LD_LIBRARY_PATH=/opt/x\nfi", False),
+        ("export LD_LIBRARY_PATH=$(dirname /opt/x/y)", True),
+        ("export LD_LIBRARY_PATH=$(uname -m)/x", False),
+        ("export LD_LIBRARY_PATH=/opt/x:$(uname -m)", True),
         ("LD_LIBRARY_PATH=/opt/x", False),
         ("export A=$A$A$PLACE\n" * 500, False),
     ],
@@ -165,7 +171,8 @@ def test_older_subdirectories_of_a_loader(tmp_path: Path, capsys: Captured) -> N
     [
         ({"destination": "/opt/x", "type": "tmpfs"}, 0, False),
         ({"destination": "/opt/link", "type": "tmpfs"}, 0, False),
-        ({"destination": "/opt", "type": "bind", "source": "/srv"}, 0, True),
+        ({"destination": "/opt/x", "type": "tmpfs", "options": ["tmpcopyup"]}, 4, False),
+        ({"destination": "/opt", "type": "bind", "source": "/srv/none"}, 0, True),
         ({"destination": "/opt/x/libcuda.so.1", "type": "bind", "source": "/srv/x"}, 0, True),
         ({"destination": "/opt/xy", "type": "tmpfs"}, 4, False),
         ({"destination": "/dev/shm", "type": "tmpfs"}, 4, False),
@@ -185,3 +192,57 @@ def test_a_volume_covers_files_of_the_image(
     place = mount["destination"]
     fact = f"which libraries the volume {place} has, which comes first in the search"
     assert [text for text in proof["unknown"] if "volume" in text] == [fact] * unknown
+
+
+@pytest.mark.parametrize("source", ["volume", "link", "volume/libcuda.so.470.57.02"])
+def test_a_volume_of_this_machine_is_read(source: str, tmp_path: Path, capsys: Captured) -> None:
+    """The files of a bundle's volume count where they are here, the driver's mounts before them."""
+    path = made(tmp_path / "b", "LD_LIBRARY_PATH=/opt/x")
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    (tmp_path / "link").symlink_to("volume")
+    (volume / "libcuda.so.470.57.02").write_bytes(library("libcuda.so.1"))
+    (volume / "libcuda.so.1").symlink_to("libcuda.so.470.57.02")
+    file = "." in source
+    (tmp_path / "b/rootfs/opt/x/libcuda.so.1").unlink()
+    if file:
+        (tmp_path / "b/rootfs/opt/x/libcuda.so.1").touch()
+    place = "/opt/x/libcuda.so.1" if file else "/opt/x"
+    mount = {"destination": place, "source": str(tmp_path / source), "options": ["rbind", "ro"]}
+    config = json.loads(Path(path, "config.json").read_text())
+    config["mounts"] = [mount]
+    Path(path, "config.json").write_text(json.dumps(config))
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    final = "/opt/x/libcuda.so.1" if file else "/opt/x/libcuda.so.470.57.02"
+    assert (code, proof["file"]["path"]) == (4, final)
+    assert proof["file"]["from"] == "image"
+    assert f"the volume {place} is read from {tmp_path / source} of this machine" in proof["notes"]
+
+
+@pytest.mark.parametrize(
+    ("args", "readable"),
+    [
+        (["gosu", "guest", "app"], False),
+        (["gosu", "4000:guests", "app"], False),
+        (["gosu", "nobody-knows", "app"], True),
+        (["setpriv", "--reuid=guest", "--clear-groups", "app"], False),
+        (["runuser", "-u", "guest", "--", "app"], False),
+        (["su", "guest", "-c", "exec app"], False),
+        (["sh", "-c", "exec gosu guest app"], False),
+        (["sudo", "app"], False),  # it does not pass LD_LIBRARY_PATH on
+    ],
+)
+def test_programs_that_change_the_user(
+    args: list[str], readable: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """A loader passes over what the new user may not read."""
+    path = made(tmp_path / "b", "LD_LIBRARY_PATH=/opt/x", args=args)
+    root = tmp_path / "b/rootfs"
+    for name in ("setpriv", "runuser", "su", "sudo"):
+        (root / "usr/bin" / name).write_bytes(ELF)
+        (root / "usr/bin" / name).chmod(0o755)
+    (root / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\nguest:x:4000:4000::/:/bin/sh\n")
+    (root / "etc/group").write_text("guests:x:4001:\n")
+    (root / "opt/x/libcuda.so.1").chmod(0o600)
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert (code, proof["program"]) == (4 if readable else 0, "/usr/bin/app")

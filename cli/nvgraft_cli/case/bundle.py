@@ -19,6 +19,7 @@ from nvgraft.request.oci import CONFIG_LIMIT, ContainerConfig, parse_config, rea
 from nvgraft_cli.case.fuse import check_path, open_tree
 from nvgraft_cli.case.image.archive import is_image, open_image
 from nvgraft_cli.case.image.tree import ImageTree
+from nvgraft_cli.case.volumes import ContainerVolumes, open_volumes
 from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.arguments import STDIN
 from nvgraft_cli.shell.errors import InputError
@@ -101,6 +102,7 @@ class ContainerSide:
 
     :param label: the path that the user gave.
     :param directory: the absolute path of the bundle, from which a relative root.path counts.
+    :param here: whether config.json belongs to this machine, so that sources of mounts are here.
     :param data: config.json.
     :param open_rootfs: opens the files of the image.
     :param rootfs_known: false for a config.json alone, whose files are not known.
@@ -121,6 +123,7 @@ class ContainerSide:
         rootfs_known: bool = True,
         image_env: Mapping[str, str] | None = None,
         reading_seconds: float = 0.0,
+        here: bool = False,
     ) -> None:
         self.label = label
         self.directory = directory
@@ -128,6 +131,8 @@ class ContainerSide:
         self.rootfs_known = rootfs_known
         self.image_env = image_env
         self._reading_seconds = reading_seconds
+        self._here = here
+        self._volumes: ContainerVolumes | None = None
         self._open_rootfs = open_rootfs
         self.beyond: OutOfBounds | None = None
         self._bounds = Bounds()
@@ -162,10 +167,14 @@ class ContainerSide:
             lambda *_: self.rootfs,
             rootfs_known=self.rootfs_known,
             image_env=self.image_env,
+            here=self._here,
         )
 
     def close(self) -> None:
-        """Close the rootfs."""
+        """Close the rootfs and the volumes."""
+        if self._volumes is not None:
+            self._volumes.close()
+            self._volumes = None
         if self._tree is not None:
             self._tree.close()
             self._tree = None
@@ -241,6 +250,19 @@ class ContainerSide:
         if self._tree is None:
             self._tree = self._open_rootfs(self.spec, self._bounds)
         return self._tree
+
+    @property
+    def volumes(self) -> ContainerVolumes:
+        """The mounts of config.json; those of a bundle with a root file system are read here.
+
+        :raises InputError: the rootfs is missing or unreadable.
+        :raises nvgraft.base.errors.Refusal: config.json is not an OCI configuration.
+        """
+        if self._volumes is None:
+            self._volumes = open_volumes(
+                self.member("mounts"), self.rootfs, self._bounds, here=self._here
+            )
+        return self._volumes
 
     def bound(self, bounds: Bounds) -> None:
         """Limit what is read of the image from now on."""
@@ -319,7 +341,11 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
         directory = os.path.abspath(path)
         logs.debug("opened", container=directory, kind="bundle")
         return ContainerSide(
-            path, directory, _with_env(read_config(path), env), partial(_open_bundle, directory)
+            path,
+            directory,
+            _with_env(read_config(path), env),
+            partial(_open_bundle, directory),
+            here=True,
         )
     if is_image(path) and not _is_json(path):
         image = open_image(path)
@@ -403,7 +429,7 @@ def _config_alone(path: str, env: Sequence[str]) -> ContainerSide:
             lambda spec, _: EmptyTree(rootfs_label(spec, directory)),
             rootfs_known=False,
         )
-    return ContainerSide(path, directory, data, partial(_open_bundle, directory))
+    return ContainerSide(path, directory, data, partial(_open_bundle, directory), here=True)
 
 
 def _read(path: str) -> bytes:

@@ -22,6 +22,7 @@ from nvgraft.plan.actions import (
     WriteFile,
 )
 from nvgraft_cli.case.layered_tree import LayeredTree
+from nvgraft_cli.case.volumes import ContainerVolumes
 
 
 class PlannedTree(LayeredTree):
@@ -29,6 +30,7 @@ class PlannedTree(LayeredTree):
 
     :param rebuilt: the host's ldconfig writes the loader cache anew (``ldcache`` in config.toml).
     :param links: false leaves out the SONAME links, which the loader cache step makes at the end.
+    :param volumes: what config.json mounts over the image's files.
     """
 
     closed = True
@@ -41,8 +43,10 @@ class PlannedTree(LayeredTree):
         *,
         rebuilt: bool = False,
         links: bool = True,
+        volumes: ContainerVolumes | None = None,
     ) -> None:
         self._image = image
+        self.volumes = volumes or ContainerVolumes()
         self._host = host
         self._rebuilt = rebuilt
         self._plan = plan
@@ -91,15 +95,23 @@ class PlannedTree(LayeredTree):
         node = self._nodes.get(path)
         if node is not None:
             return node
+        volume = self.volumes.read_over(path)
         try:
-            found = self._image.lstat(path)
+            if volume is not None and volume.tree is not None:
+                found = volume.tree.lstat(volume.place(path))
+            else:
+                found = self._image.lstat(path)
         except OnFuse:
             return Node("dir", 0o755)  # its content is not looked at, as the hook does not
         return Node("dir", 0o755) if found is None and path in self._names else found
 
     def listdir(self, path: str) -> list[str]:
+        volume = self.volumes.read_over(path)
         try:
-            names = self._image.listdir(path)
+            if volume is not None and volume.tree is not None:
+                names = volume.tree.listdir(volume.place(path))
+            else:
+                names = self._image.listdir(path)
         except OnFuse:
             names = []
         return sorted({*names, *self._names.get(path, ())})
@@ -139,4 +151,7 @@ class PlannedTree(LayeredTree):
         if path in self._nodes:
             # A text, a device node or a link that the plan makes.
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        volume = self.volumes.read_over(path)
+        if volume is not None and volume.tree is not None:
+            return volume.tree, volume.place(path)
         return self._image, path

@@ -323,7 +323,13 @@ class Case:
         """Return ``image``, a view of the container's files, after the plan."""
         plan = self.outcome[0]
         host = self.host.facts if plan.decision == "inject" else None
-        return PlannedTree(image, plan, host, rebuilt=self.host.config.ldcache_mode == "ldconfig")
+        return PlannedTree(
+            image,
+            plan,
+            host,
+            rebuilt=self.host.config.ldcache_mode == "ldconfig",
+            volumes=self.container.volumes,
+        )
 
     def _plan(self) -> Plan:
         decision = self.decision

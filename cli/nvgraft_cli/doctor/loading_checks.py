@@ -139,7 +139,7 @@ def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
             continue
         reported.add(final.path)
         yield Diagnosis(
-            f"{name}: the container's program loads {final.path} of the image, not the host's "
+            f"{name}: the container's program loads {final.path} of {final.origin}, not the host's "
             f"({final.how})",
             final.consequence,
             _way_out(final),
@@ -207,14 +207,15 @@ def _way_out(final: FinalFile) -> str:
     if not final.precedence.words:
         if rule == "LD_LIBRARY_PATH":
             return (
-                f"remove the directory of {path} from LD_LIBRARY_PATH, or the file from the image"
+                f"remove the directory of {path} from LD_LIBRARY_PATH, or the file from "
+                f"{final.origin}"
             )
         if rule == "LD_PRELOAD" or rule.startswith("/etc/"):
             return f"remove {path} from {rule}"
         if rule.startswith(("RPATH", "RUNPATH")):
             program = rule.partition(" of ")[2]
-            return f"remove {path} from the image, or build {program} without the path"
-    return f"remove the driver libraries in {directory} from the image"
+            return f"remove {path} from {final.origin}, or build {program} without the path"
+    return f"remove the driver libraries in {directory} from {final.origin}"
 
 
 def library_path(patient: Patient) -> Iterator[Diagnosis]:

@@ -103,7 +103,8 @@ def _what_cuda_finds(patient: Patient, failure: str, other: str) -> str:
     if proof.verdict == "no":
         return f", and CUDA does not load: {proof.load.failures[0].words}"
     if proof.final.foreign:
-        return f", and its programs load {proof.final.path} of the image: {proof.final.consequence}"
+        final = proof.final
+        return f", and its programs load {final.path} of {final.origin}: {final.consequence}"
     if failure:
         return f", and {failure}"
     driver = f"driver {patient.injected.host.driver_version}"

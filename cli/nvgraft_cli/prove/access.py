@@ -11,6 +11,7 @@ from nvgraft.formats.tree import LiveTree, Node, PathError, Tree
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.layered_tree import LayeredTree
 from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.prove.user import User
 
 _READ, _SEARCH = 4, 1
 _SET_UID, _SET_GID = 0o4000, 0o2010  # a set-group-ID bit counts with the group's right to execute
@@ -108,14 +109,20 @@ class Access:
             os.close(fd)
 
 
-def access_of(container: ContainerSide, tree: PlannedTree) -> Access:
+def access_of(container: ContainerSide, tree: PlannedTree, user: User | None = None) -> Access:
     """Return the rights of the process that config.json names.
+
+    :param user: the user that a program in the container changes to, which takes its capabilities
+        from the process unless it is root.
 
     :raises nvgraft.base.errors.Refusal: config.json is not an OCI configuration.
     """
     uid, groups = container.user
     effective = container.member("process", "capabilities", "effective")
     may_all = isinstance(effective, list) and any(name in _CAPABILITIES for name in effective)
+    if user is not None:
+        uid, groups = user.uid, list(user.groups)
+        may_all = may_all and uid == 0
     in_namespace = bool(container.member("linux", "uidMappings"))
     return Access(
         tree,

@@ -41,6 +41,7 @@ class FinalFile:
     :ivar foreign: it is loaded in place of a library of the host's driver.
     :ivar precedence: why it comes before the host's, if it is foreign.
     :ivar consequence: what happens because it is foreign, or "".
+    :ivar volume: the volume on which it is, or "".
     """
 
     side: LoadedFrom
@@ -49,6 +50,12 @@ class FinalFile:
     foreign: bool = False
     precedence: Precedence = NO_REASON
     consequence: str = ""
+    volume: str = ""
+
+    @property
+    def origin(self) -> str:
+        """What brings it into the container, in words."""
+        return f"the volume {self.volume}" if self.volume else f"the {self.side}"
 
     @property
     def how(self) -> str:
@@ -86,8 +93,10 @@ def final_file(what: str, load: Load, plan: Plan, tree: PlannedTree) -> FinalFil
         return NO_FILE
     if root.from_host:
         return FinalFile(LoadedFrom.HOST, root.file, root.how)
+    covering = tree.volumes.over(root.file)
+    volume = "" if covering is None else covering.path
     if not is_driver_library(what):
-        return FinalFile(LoadedFrom.IMAGE, root.file, root.how)
+        return FinalFile(LoadedFrom.IMAGE, root.file, root.how, volume=volume)
     version = plan.host.driver_version if isinstance(plan, Injection) else ""
     return FinalFile(
         LoadedFrom.IMAGE,
@@ -96,6 +105,7 @@ def final_file(what: str, load: Load, plan: Plan, tree: PlannedTree) -> FinalFil
         foreign=True,
         precedence=precedence(what, root, plan, tree),
         consequence=_consequence(root, version or ""),
+        volume=volume,
     )
 
 

@@ -9,7 +9,6 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 from nvgraft.base.errors import printable
 from nvgraft.formats.tree import PathError
@@ -17,16 +16,13 @@ from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.dynamic import BadElf, read_dynamic
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.search import count_paths
+from nvgraft_cli.prove.shell_run import SCRIPT_LIMIT, UNKNOWN, run_script
+from nvgraft_cli.prove.user import User, named_user
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 #: The most programs that start one another.
 _MOST = 16
-#: Variables that a script exports, and characters of such a value before and after a shell
-#: replaces variables in it.
-_MOST_EXPORTS, _WORD_LIMIT = 64, 1024
-#: Bytes of a script that are read.
-_SCRIPT_LIMIT = 1 << 20
 
 #: Programs that become the command in their arguments -> the options that take a value as a word
 #: of its own, and the number of words before the command.
@@ -42,17 +38,34 @@ _STARTERS = {
     "stdbuf": ("-i -o -e", 0),
     "ionice": ("-c -n", 0),
     "timeout": ("-s -k", 1),
-    "gosu": ("", 1),
-    "su-exec": ("", 1),
+    "taskset": ("", 1),
+    "numactl": ("-N -m -i -p -C -H", 0),
+    "chrt": ("", 1),
+    "prlimit": ("", 0),
+    "with-contenv": ("", 0),
+    "s6-envdir": ("", 1),
+    "catchsegv": ("", 0),
+    "strace": ("-o -e -p -s -P", 0),
 }
-_SHELLS = {"sh", "bash", "dash", "ash"}
+#: Programs that become the command in their arguments as the user in the first of these -> the
+#: options that take a value.
+_AS_USER = {"gosu": "", "su-exec": "", "s6-setuidgid": "", "chpst": ""}
+#: Options that take a value as a word of its own, of programs that start another one as a user.
+_USER_VALUES = {
+    "setpriv": {
+        *("--reuid", "--regid", "--ruid", "--rgid", "--groups", "--inh-caps", "--ambient-caps"),
+        *("--bounding-set", "--securebits", "--pdeathsig", "--selinux-label"),
+    },
+    "runuser": {"-u", "--user", "-g", "--group", "-G", "-c", "--command", "-s", "--shell"},
+    "su": {"-g", "--group", "-G", "-c", "--command", "-s", "--shell"},
+    "sudo": {"-u", "--user", "-g", "--group", "-C", "-D", "-h", "-p", "-r", "-t", "-T", "-U"},
+}
+_SHELLS = {"sh", "bash", "dash", "ash", "zsh"}
+#: Options of a shell that take a value.
+_SHELL_VALUES = {"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
+#: Variables by which the loader and a shell search.
+_SEARCHED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PATH")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-#: A word that a shell changes, or a script of several commands.
-_NOT_PLAIN = re.compile(r"[$`*?\[\]{}~()<>]")
-_SEVERAL = re.compile(r"[;&|\n]")
-_EXEC_ARGUMENTS = re.compile(rb'^[ \t]*exec[ \t]+"\$@"', re.MULTILINE)
-_EXPORT = re.compile(r"^export[ \t]+([A-Za-z_]\w*)=(\S*)[ \t]*$", re.MULTILINE)
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _LOADER = re.compile(r"ld-linux[\w.-]*\.so\.\d+|ld64\.so\.\d+|ld-musl-\w+\.so\.1")
 #: Options of a loader that take a value.
 _LOADER_VALUES = {
@@ -67,48 +80,78 @@ class StartedProgram:
 
     :ivar path: its path, absolute, with links; "" if it is not known.
     :ivar environment: its variables.
+    :ivar directory: its working directory.
     :ivar loader: the loader that gets it as an argument; "" if the kernel finds the loader.
     :ivar starters: the names of the programs that start it, the outermost first.
+    :ivar user: the user that one of these gives it; None if it has the container's.
+    :ivar unknown: facts about its variables that are not known.
     """
 
     path: str
     environment: dict[str, str]
+    directory: str
     loader: str = ""
     starters: tuple[str, ...] = ()
+    user: User | None = None
+    unknown: tuple[str, ...] = ()
 
 
 class _Start:
-    """The words of a command, and the variables that it gets."""
+    """The words of a command, and what it gets from the one that starts it."""
 
-    def __init__(self, words: list[str], environment: dict[str, str]) -> None:
+    def __init__(
+        self, words: list[str], environment: dict[str, str], before: "_Start | None" = None
+    ) -> None:
         self.words = words
         self.environment = environment
+        self.directory: str = before.directory if before else "/"
+        self.user: User | None = before.user if before else None
+        self.uid: int = before.uid if before else 0
+        self.unknown: tuple[str, ...] = before.unknown if before else ()
         self.loader = ""
 
 
 def started_program(tree: PlannedTree, container: ContainerSide) -> StartedProgram:
     """Return the program that the container runs."""
-    start = _Start(container.arguments, dict(container.spec.env))
+    start = _first(container.arguments, container)
     starters: list[str] = []
     path = None
     for _ in range(_MOST):
         if not start.words:
             break
-        path = _find(tree, start, container.working_directory)
+        path = _find(tree, start)
         name = posixpath.basename(start.words[0])
         following = None if path is None else _following(tree, path, name, start)
         if following is None:
             break
         starters.append(name)
         start = following
-    return StartedProgram(path or "", start.environment, start.loader, tuple(starters))
+    return _started(path or "", start, starters)
 
 
 def named_program(path: str, tree: PlannedTree, container: ContainerSide) -> StartedProgram:
     """Return a program that the user names."""
-    start = _Start([path], dict(container.spec.env))
-    found = _find(tree, start, container.working_directory)
-    return StartedProgram(found or path, start.environment)
+    start = _first([path], container)
+    return _started(_find(tree, start) or path, start, [])
+
+
+def _first(words: list[str], container: ContainerSide) -> _Start:
+    start = _Start(words, dict(container.spec.env))
+    start.directory = container.working_directory
+    start.uid = container.user[0]
+    return start
+
+
+def _started(path: str, start: _Start, starters: list[str]) -> StartedProgram:
+    return StartedProgram(
+        path,
+        start.environment,
+        start.directory,
+        start.loader,
+        tuple(starters),
+        start.user,
+        start.unknown,
+    )
 
 
 def missing_program(tree: PlannedTree, container: ContainerSide) -> str:
@@ -145,12 +188,17 @@ def _may_be_there(tree: PlannedTree, path: str, volumes: list[str]) -> bool:
     )
 
 
-def _find(tree: PlannedTree, start: _Start, directory: str) -> str | None:
+def _find(tree: PlannedTree, start: _Start) -> str | None:
     """Return the path of a command's program, or None if it is not in PATH."""
-    name = start.words[0]
+    return _find_named(tree, start.words[0], start.environment, start.directory)
+
+
+def _find_named(
+    tree: PlannedTree, name: str, environment: Mapping[str, str], directory: str
+) -> str | None:
     if "/" in name:
-        return posixpath.normpath(posixpath.join(directory, name))
-    return find_in_path(tree, start.environment, name)
+        return "/" + posixpath.normpath(posixpath.join(directory, name)).lstrip("/")
+    return find_in_path(tree, environment, name)
 
 
 def find_in_path(tree: PlannedTree, environment: Mapping[str, str], name: str) -> str | None:
@@ -180,10 +228,15 @@ def _following(tree: PlannedTree, path: str, name: str, start: _Start) -> _Start
     if name in _STARTERS:
         values, positional = _STARTERS[name]
         return _command(start, _without_options(words[1:], set(values.split()))[positional:])
+    if name in _AS_USER:
+        following = _without_options(words[1:], set())
+        return _as_user(tree, start, following[0], following[1:]) if following else None
+    if name in {"setpriv", "runuser", "su", "sudo"}:
+        return _of_user_options(tree, name, words[1:], start)
     if name == "env":
         return _of_env(words[1:], start)
     if name in _SHELLS:
-        return _of_shell(words[1:], start)
+        return _of_shell(tree, start)
     if _LOADER.fullmatch(posixpath.basename(path)):
         return _of_loader(words[1:], start, path)
     try:
@@ -197,7 +250,50 @@ def _following(tree: PlannedTree, path: str, name: str, start: _Start) -> _Start
 
 
 def _command(start: _Start, words: list[str]) -> _Start | None:
-    return _Start(words, start.environment) if words else None
+    return _Start(words, start.environment, start) if words else None
+
+
+def _as_user(tree: PlannedTree, start: _Start, name: str, words: list[str]) -> _Start | None:
+    following = _command(start, words)
+    user = named_user(tree, name)
+    if following is not None and user is not None:
+        following.user, following.uid = user, user.uid
+    return following
+
+
+def _of_user_options(
+    tree: PlannedTree, name: str, words: list[str], start: _Start
+) -> _Start | None:
+    """Return the command that setpriv, runuser, su or sudo becomes."""
+    user, group, script, login = "", "", None, False
+    words = list(words)
+    while words and words[0].startswith("-"):
+        option, equals, value = words.pop(0).partition("=")
+        if option == "--":
+            break
+        takes = option in _USER_VALUES[name]
+        if takes and not equals and words:
+            value = words.pop(0)
+        user = value if option in {"-u", "--user", "--reuid"} else user
+        group = value if option in {"-g", "--group", "--regid"} else group
+        script = value if option in {"-c", "--command"} else script
+        login |= option in {"-", "-l", "--login", "-i"}
+    if name == "su" or (name == "runuser" and not user):
+        user = words.pop(0) if words and not words[0].startswith("-") else "root"
+        while words:  # the options of su may stand behind the name as well
+            option = words.pop(0)
+            if option in {"-c", "--command"} and words:
+                script = words.pop(0)
+        words = ["sh", *([] if script is None else ["-c", script])]
+    elif name == "sudo":
+        user = user or "root"
+    following = _as_user(tree, start, f"{user}:{group}" if group else user, words)
+    if following is not None and (name == "sudo" or login):
+        kept = {"PATH", "TERM"} if name == "sudo" else {"TERM"}
+        following.environment = {
+            name: value for name, value in start.environment.items() if name in kept
+        }
+    return following
 
 
 def _without_options(words: list[str], values: set[str]) -> list[str]:
@@ -231,29 +327,69 @@ def _of_env(words: list[str], start: _Start) -> _Start | None:
     while words and _ASSIGNMENT.match(words[0]):
         name, _, value = words.pop(0).partition("=")
         environment[name] = value
-    return _Start(words, environment) if words else None
+    return _Start(words, environment, start) if words else None
 
 
-def _of_shell(words: list[str], start: _Start) -> _Start | None:
-    """Return the one command of ``sh -c``; None for a script of several, or in a file."""
-    options = 0
-    while options < len(words) and words[options].startswith("-"):
-        options += 1
-    if not any("c" in word and not word.startswith("--") for word in words[:options]):
+def _of_shell(tree: PlannedTree, start: _Start) -> _Start | None:
+    """Return what the script of a shell becomes or runs last; None if it is not known."""
+    words = start.words[1:]
+    script = False
+    while words and words[0][:1] in {"-", "+"} and len(words[0]) > 1:
+        option = words.pop(0)
+        if option == "--":
+            break
+        script |= "c" in option and not option.startswith("--")
+        if option in _SHELL_VALUES and words:
+            words.pop(0)
+    if not words:
         return None
-    script = words[options] if options < len(words) else ""
-    if _SEVERAL.search(script.strip()):
+    if script:
+        text, arguments = words[0], words[1:] or [start.words[0]]
+    else:
+        path = posixpath.join(start.directory, words[0])
+        try:
+            text = tree.read(tree.resolve(path), SCRIPT_LIMIT).decode("utf-8", "surrogateescape")
+        except (OSError, PathError):
+            return None
+        arguments = words
+    outcome = run_script(
+        text,
+        arguments,
+        start.environment,
+        start.directory,
+        tree,
+        start.uid,
+        lambda name, variables, directory: _find_named(tree, name, variables, directory),
+    )
+    if outcome is None:
         return None
-    command = _split(script)
-    environment = dict(start.environment)
-    while command and _ASSIGNMENT.match(command[0]) and not _NOT_PLAIN.search(command[0]):
-        name, _, value = command.pop(0).partition("=")
-        environment[name] = value
-    if command and command[0] == "exec":
-        command.pop(0)
-    if not command or _NOT_PLAIN.search(command[0]):
-        return None
-    return _Start(command, environment)
+    following = _Start(
+        [word.replace(UNKNOWN, "") for word in outcome.words], dict(outcome.environment), start
+    )
+    following.directory = outcome.directory
+    _without_unknown(following)
+    found = _find(tree, following)
+    return following if found is not None and _is_there(tree, found) else None
+
+
+def _is_there(tree: PlannedTree, path: str) -> bool:
+    try:
+        return tree.find(path)[1] is not None
+    except (OSError, PathError):
+        return False
+
+
+def _without_unknown(start: _Start) -> None:
+    """Leave out of variables what a script computes; of paths, those entries alone."""
+    for name, value in list(start.environment.items()):
+        if UNKNOWN not in value:
+            continue
+        known = [entry for entry in value.split(":") if UNKNOWN not in entry]
+        del start.environment[name]
+        if name in _SEARCHED:
+            if known:
+                start.environment[name] = ":".join(known)
+            start.unknown += (f"a part of {name}, which a script of the container computes",)
 
 
 def _of_loader(words: list[str], start: _Start, path: str) -> _Start | None:
@@ -270,15 +406,15 @@ def _of_loader(words: list[str], start: _Start, path: str) -> _Start | None:
             environment["LD_PRELOAD"] = f"{environment.get('LD_PRELOAD', '')} {value}".strip()
     if not words:
         return None
-    following = _Start(words, environment)
+    following = _Start(words, environment, start)
     following.loader = path
     return following
 
 
 def _of_script(tree: PlannedTree, resolved: str, path: str, start: _Start) -> _Start | None:
-    """Return the interpreter of a script with its arguments, or what a shell script becomes."""
+    """Return the interpreter of a script with its arguments."""
     try:
-        text = tree.read(resolved, _SCRIPT_LIMIT)
+        text = tree.read(resolved, SCRIPT_LIMIT)
     except OSError:
         return None
     line = text.split(b"\n", 1)[0].decode("utf-8", "surrogateescape")
@@ -287,35 +423,9 @@ def _of_script(tree: PlannedTree, resolved: str, path: str, start: _Start) -> _S
     interpreter = line[2:].split(maxsplit=1)
     if not interpreter:
         return None
-    shell = any(posixpath.basename(word) in _SHELLS for word in line[2:].split())
-    becomes = _EXEC_ARGUMENTS.search(text) if shell and len(start.words) > 1 else None
-    if becomes is not None:
-        environment = _exported(text[: becomes.start()], start.environment)
-        return _Start(start.words[1:], environment)
     # The kernel passes what follows the interpreter as one argument.
-    return _Start([*(word.strip() for word in interpreter), path], start.environment)
-
-
-def _exported(script: bytes, environment: dict[str, str]) -> dict[str, str]:
-    """Return the variables after the lines of a script that export one for certain.
-
-    Such a line stands alone and is not indented. Of what a shell replaces, only $NAME is followed.
-    """
-    environment = dict(environment)
-    lines = _EXPORT.finditer(script.decode("utf-8", "surrogateescape"))
-    for match in islice(lines, _MOST_EXPORTS):
-        if len(match[2]) > _WORD_LIMIT:
-            continue
-        value = _VARIABLE.sub(
-            lambda name: environment.get(name[1] or name[2], "")[:_WORD_LIMIT], match[2].strip('"')
-        )
-        if (
-            len(value) <= _WORD_LIMIT
-            and not _NOT_PLAIN.search(value)
-            and not set(value) & set("\"' \\")
-        ):
-            environment[match[1]] = value
-    return environment
+    words = [*(word.strip() for word in interpreter), path, *start.words[1:]]
+    return _Start(words, start.environment, start)
 
 
 def _split(text: str) -> list[str]:

@@ -26,7 +26,6 @@ from nvgraft_cli.prove.search import (
     read_loader,
     read_static_loader,
 )
-from nvgraft_cli.prove.volumes import volumes_of
 from nvgraft_cli.shell.errors import InputError
 
 #: Variables that a loader ignores in a program that gains rights (ld.so(8), secure execution).
@@ -70,7 +69,7 @@ class Proof:
         if self.verdict == "no":
             return f"{self.what} does not load"
         if self.final.foreign and not self.final.precedence.by_compat_rule:
-            return f"the container's program loads {self.final.path} of the image"
+            return f"the container's program loads {self.final.path} of {self.final.origin}"
         return ""
 
     def in_words(self) -> tuple[str, str]:
@@ -83,7 +82,7 @@ class Proof:
             return "not known", "; ".join(self.load.unknown)
         if final.foreign:
             consequence = f"; {final.consequence}" if final.consequence else ""
-            words = f"of the image, not the host's: {final.how}{opened_by}{consequence}"
+            words = f"of {final.origin}, not the host's: {final.how}{opened_by}{consequence}"
         elif self.verdict == "unknown":
             words = f"of the {final.side}, as far as is known: {final.how}{opened_by}"
         else:
@@ -147,14 +146,14 @@ class Proof:
             verdict = "may load: not all is known"
         text = f"{printable(self.what)} {verdict}"
         if self.verdict != "no" and self.final.path:
-            file = printable(self.final.path)
+            file, origin = printable(self.final.path), printable(self.final.origin)
             if self.final.foreign:
                 code = "31"
-                text += f", but from the image: {file} ({printable(self.final.how)})"
+                text += f", but from {origin}: {file} ({printable(self.final.how)})"
             elif self.final.path == self.what:
-                text += f", from the {self.final.side}"
+                text += f", from {origin}"
             else:
-                text += f": {file}, from the {self.final.side}"
+                text += f": {file}, from {origin}"
         yield f"\x1b[1;{code}m{text}\x1b[0m" if colour else text
         if self.verdict != "no" and self.final.consequence:
             yield f"  {printable(self.final.consequence)}"
@@ -248,7 +247,7 @@ def prove(
             final = FinalFile(side, file, static.how)
             return Proof(what, "yes", "", "none: it is statically linked", Load(static), (), final)
     requester: Requester | None = None
-    started = StartedProgram("", dict(container.spec.env))
+    started = StartedProgram("", dict(container.spec.env), container.working_directory)
     if facts is not None and facts.interp is not None:
         requester = _requester(what, tree, facts)
     elif "/" not in what or facts is not None:
@@ -329,7 +328,7 @@ class Opener:
         self._notes = notes
         self.loader = loader
         environment = started.environment
-        access = access_of(container, tree)
+        access = access_of(container, tree, started.user)
         if requester is not None and access.gains_rights(tree.resolve(requester.path)):
             environment = {name: environment[name] for name in environment if name not in _UNSAFE}
             notes.append(
@@ -342,11 +341,11 @@ class Opener:
             *machine,
             requester,
             environment,
-            container.working_directory,
+            started.directory,
             isa_level,
             access,
-            volumes_of(container, tree),
         )
+        self._searcher.unknown += started.unknown
         self._unknown = tuple(self._searcher.unknown)
 
     def proof(self, what: str, after: str = "") -> Proof:
@@ -357,7 +356,7 @@ class Opener:
         """
         self._searcher.unknown = list(self._unknown)
         outcome = load(what, self._tree, self._searcher, self._requester, after)
-        notes = [*self._notes, *outcome.ignored]
+        notes = [*self._notes, *outcome.ignored, *self._read_volumes(outcome)]
         verdict = "no" if outcome.failures else "unknown" if outcome.unknown else "yes"
         if self.loader.musl and any(loaded.from_host for loaded in all_objects(outcome.root)):
             notes.append(
@@ -372,6 +371,14 @@ class Opener:
             opened_by = self._requester.path
         final = final_file(what, outcome, self._plan, self._tree)
         return Proof(what, verdict, opened_by, self.loader.path, outcome, tuple(notes), final)
+
+    def _read_volumes(self, outcome: Load) -> Iterator[str]:
+        """Yield remarks on the volumes from which objects are loaded."""
+        volumes = (self._tree.volumes.over(loaded.file) for loaded in all_objects(outcome.root))
+        used = (volume for volume in volumes if volume is not None)
+        for path, source in dict.fromkeys((volume.path, volume.source) for volume in used):
+            if source:
+                yield f"the volume {path} is read from {source} of this machine"
 
 
 def _static_loader(tree: PlannedTree, requester: Requester | None) -> Loader | None:

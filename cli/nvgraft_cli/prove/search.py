@@ -19,7 +19,6 @@ from nvgraft_cli.case.dynamic import BadElf, Dynamic, SearchPaths, read_dynamic
 from nvgraft_cli.case.planned_cache import CACHE, image_cache
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.access import Access
-from nvgraft_cli.prove.volumes import CoveringVolumes
 from nvgraft_cli.shell import logs
 
 #: Bytes of a loader; glibc's has about 250 KiB.
@@ -222,7 +221,6 @@ class Searcher:
     :param directory: the working directory, to which relative paths are relative.
     :param isa_level: the level of the host's processor; None if it is not known.
     :param access: the files that the container's process may read.
-    :param volumes: what is mounted over the image's files.
 
     :ivar tried: the paths that the last search did not take, in order.
     :ivar undecided: whether the last search may find the library by a fact in ``unknown``.
@@ -240,10 +238,8 @@ class Searcher:
         directory: str,
         isa_level: str | None,
         access: Access,
-        volumes: CoveringVolumes,
     ) -> None:
         self._tree = tree
-        self._volumes = volumes
         self._access = access
         self._machine = machine
         self._bits = bits
@@ -299,8 +295,8 @@ class Searcher:
             if name:
                 yield name, "LD_PRELOAD"
         resolved = None if self.loader.musl else _resolved(self._tree, _PRELOAD_LIST)
-        volume = self._volumes.over(resolved or _PRELOAD_LIST)
-        if not self.loader.musl and volume is not None:
+        volume = self._tree.volumes.over(resolved or _PRELOAD_LIST)
+        if not self.loader.musl and volume is not None and volume.tree is None:
             if not volume.empty:
                 self.unknown.append(f"which libraries {_PRELOAD_LIST} names, on a volume")
             return
@@ -371,10 +367,10 @@ class Searcher:
         return Located(path, resolved, how, tuple(self.tried)), 0
 
     def _hidden(self, path: str, resolved: str | None) -> bool:
-        """Tell whether a volume covers a path. What a volume with files has there is not known."""
+        """Tell whether a volume that is not read covers a path."""
         place = resolved or posixpath.normpath(posixpath.join(self.directory, path))
-        volume = None if self._tree.from_host(place) else self._volumes.over(place)
-        if volume is None:
+        volume = None if self._tree.from_host(place) else self._tree.volumes.over(place)
+        if volume is None or volume.tree is not None:
             return False
         fact = f"which libraries the volume {volume.path} has, which comes first in the search"
         if not volume.empty and fact not in self.unknown:

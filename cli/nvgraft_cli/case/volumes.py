@@ -1,0 +1,121 @@
+"""The volumes of a container: what its config.json mounts over the files of the image.
+
+The directory of a bundle is on this machine, and so are the files and directories that its
+config.json binds, where they exist here. They are read within the bounds of the image.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from nvgraft.formats.tree import Bounds, Node, PathError, Tree
+from nvgraft_cli.case.fuse import check_path, open_tree
+from nvgraft_cli.shell.errors import InputError
+
+#: What engines mount in each container; no library is there.
+_ENGINES = ("/proc", "/sys", "/dev")
+#: The most volumes that are opened.
+_MOST = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A mount of config.json.
+
+    :ivar path: where it is, without links.
+    :ivar empty: whether nothing is on it (a tmpfs).
+    :ivar source: the file or directory of this machine that is bound; "" where it is not read.
+    :ivar tree: the tree in which ``source`` is at ``inside``; None where it is not read.
+    """
+
+    path: str
+    empty: bool = False
+    source: str = ""
+    tree: Tree | None = None
+    inside: str = ""
+
+    def place(self, path: str) -> str:
+        """Return where ``path`` of the container, on this volume, is in ``tree``."""
+        return self.inside + path[len(self.path) :]
+
+
+class ContainerVolumes:
+    """The volumes of one container. Close them after use."""
+
+    def __init__(self, volumes: list[Volume] | None = None) -> None:
+        self._volumes = sorted(volumes or (), key=lambda volume: len(volume.path))
+
+    def __iter__(self) -> Iterator[Volume]:
+        return iter(self._volumes)
+
+    def over(self, path: str) -> Volume | None:
+        """Return the volume that covers a path without links, or None."""
+        found = None
+        for volume in self._volumes:
+            if path == volume.path or path.startswith(f"{volume.path}/"):
+                found = volume
+        return found
+
+    def read_over(self, path: str) -> Volume | None:
+        """Return the volume that covers a path, if its files are read."""
+        volume = self.over(path) if self._volumes else None
+        return None if volume is None or volume.tree is None else volume
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for volume in self._volumes:
+            if volume.tree is not None:
+                volume.tree.close()
+
+
+def open_volumes(mounts: Any, image: Tree, bounds: Bounds, *, here: bool) -> ContainerVolumes:
+    """Return the volumes that ``mounts`` of a config.json stand for, where the image's links lead.
+
+    :param here: whether config.json belongs to this machine.
+    """
+    volumes: list[Volume] = []
+    for mount in (mounts if isinstance(mounts, list) else ())[:_MOST]:
+        path = mount.get("destination") if isinstance(mount, dict) else None
+        if not isinstance(path, str) or f"{path}/".startswith(tuple(f"{p}/" for p in _ENGINES)):
+            continue
+        try:
+            path = image.resolve(path)
+        except (OSError, PathError):
+            path = path.rstrip("/")
+        options = mount.get("options")
+        options = options if isinstance(options, list) else []
+        if path in {"", "/"} or "tmpcopyup" in options:
+            continue  # a tmpfs with that option gets the image's files
+        kind = mount.get("type")
+        source = mount.get("source")
+        volume = Volume(path, kind == "tmpfs")
+        binds = kind == "bind" or "bind" in options or "rbind" in options
+        if here and binds and isinstance(source, str):
+            volume = _read_here(path, source, bounds) or volume
+        volumes.append(volume)
+    return ContainerVolumes(volumes)
+
+
+def _read_here(path: str, source: str, bounds: Bounds) -> Volume | None:
+    """Return the volume of an absolute ``source`` of this machine, or None."""
+    if not source.startswith("/"):
+        return None
+    try:
+        check_path(source)
+        real = os.path.realpath(source, strict=True)
+        if real == "/" or not os.access(real, os.R_OK):
+            return None
+        directory, _, name = real.rpartition("/")
+        tree = open_tree(directory or "/", path, bounds)
+    except (OSError, ValueError, InputError):
+        return None  # the source may have any character
+    inside = f"/{name}"
+    try:
+        node: Node | None = tree.lstat(inside)
+    except OSError:
+        node = None
+    if node is None or node.type not in {"dir", "file"}:
+        tree.close()
+        return None
+    return Volume(path, False, source, tree, inside)

@@ -1,0 +1,51 @@
+"""Find the user that programs such as gosu and setpriv give to the program that they start."""
+
+from dataclasses import dataclass
+
+from nvgraft.formats.tree import PathError
+from nvgraft_cli.case.planned_tree import PlannedTree
+
+#: Bytes of an image's list of users.
+_LIMIT = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user: its uid, and its gid with additional gids behind it."""
+
+    uid: int
+    groups: tuple[int, ...]
+
+
+def named_user(tree: PlannedTree, text: str) -> User | None:
+    """Return the user that ``USER`` or ``USER:GROUP`` names, each a name or a number.
+
+    It is None where the image does not know a name.
+    """
+    name, _, group = text.partition(":")
+    if name.isdecimal():
+        user = User(int(name), (int(name),))
+    else:
+        row = _row(tree, "/etc/passwd", name)
+        if row is None:
+            return None
+        user = User(row[0], row[1:2])
+    if not group:
+        return user
+    if group.isdecimal():
+        return User(user.uid, (int(group),))
+    found = _row(tree, "/etc/group", group)
+    return None if found is None else User(user.uid, found[:1])
+
+
+def _row(tree: PlannedTree, path: str, name: str) -> tuple[int, ...] | None:
+    """Return the numbers behind the password in a line of /etc/passwd or /etc/group."""
+    try:
+        text = tree.read(tree.resolve(path), _LIMIT).decode("utf-8", "surrogateescape")
+    except (OSError, PathError):
+        return None
+    for line in text.splitlines():
+        fields = line.split(":")
+        if fields[0] == name and len(fields) > 3 and fields[2].isdecimal():
+            return tuple(int(field) for field in fields[2:4] if field.isdecimal())
+    return None
