@@ -11,7 +11,7 @@ from nvgraft_cli.case.specifications import parse_specification
 from nvgraft_cli.dra.slices import quantity
 from nvgraft_cli.shell.main import main
 from nvgraft_specs import gallery
-from test_recorded_node import with_mig_profiles
+from test_recorded_node import with_mig_profiles, without_mig_profiles
 
 Captured = pytest.CaptureFixture[str]
 Document = dict[str, Any]
@@ -108,7 +108,9 @@ def test_what_is_left_out_is_said(tmp_path: Path, capsys: Captured) -> None:
     """A MIG device with a part of its GPU instance, or without a recorded profile, is left out."""
     assert main(["dra", "slices", "--host", mig_host(tmp_path)]) == 0
     assert "1c.2g.20gb is a part of a GPU instance" in capsys.readouterr().err
-    assert main(["dra", "slices", "--host", "mig-h100"]) == 0
+    older = tmp_path / "older.json"
+    older.write_text(json.dumps(without_mig_profiles()))
+    assert main(["dra", "slices", "--host", str(older)]) == 0
     assert capsys.readouterr().err.count("its profile was not recorded") == 3
 
 

@@ -43,6 +43,14 @@ def with_mig_profiles() -> dict[str, Any]:
     return host
 
 
+def without_mig_profiles() -> dict[str, Any]:
+    """Return the gallery's host with MIG as an older document: no MIG device has its profile."""
+    host = copy.deepcopy(document("mig-h100"))
+    for device in host["nvml"]["gpus"][0]["mig_devices"]:
+        del device["profile"]
+    return host
+
+
 @pytest.mark.parametrize("name", gallery.names())
 def test_every_host_of_the_gallery_is_a_node(name: str) -> None:
     """Each host of the gallery offers its GPUs, or the one device of its platform."""
@@ -65,10 +73,28 @@ def test_mig_devices_have_the_names_of_their_profiles() -> None:
     assert warning.startswith("MIG profile '1c.2g.20gb' does not match any resource patterns")
 
 
+def test_the_gallerys_mig_devices_are_served_and_labelled() -> None:
+    """Under mixed, each has the resource of its profile, with the numbers of NVIDIA's guide."""
+    configuration = load(["--mig-strategy=mixed"], {})
+    host = node(document("mig-h100"))
+    divided = divide(host, configuration)
+    assert divided.warnings == ()
+    assert {one.name: len(one.devices) for one in divided.resources} == {
+        "nvidia.com/gpu": 1,
+        "nvidia.com/mig-3g.40gb": 1,
+        "nvidia.com/mig-2g.20gb": 1,
+        "nvidia.com/mig-1g.10gb": 1,
+    }
+    labels = node_labels(host, configuration)
+    start = "nvidia.com/mig-3g.40gb"
+    assert labels[f"{start}.product"] == "NVIDIA-H100-80GB-HBM3-MIG-3g.40gb"
+    assert (labels[f"{start}.multiprocessors"], labels[f"{start}.slices.gi"]) == ("60", "3")
+
+
 def test_a_mig_device_without_a_recorded_profile_is_left_out() -> None:
     """Under mixed, a warning names each, and the other GPU is served and labelled."""
     configuration = load(["--mig-strategy=mixed"], {})
-    host = node(document("mig-h100"))
+    host = node(without_mig_profiles())
     divided = divide(host, configuration)
     assert [(one.name, len(one.devices)) for one in divided.resources] == [("nvidia.com/gpu", 1)]
     assert [warning.partition(" was ")[0] for warning in divided.warnings] == [
