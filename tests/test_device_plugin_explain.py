@@ -269,6 +269,14 @@ def test_a_cdi_directory_that_cannot_be_written(
     assert lines[5] == f"CDI broken {tmp_path}/cdi cannot be written by this user"
 
 
+def test_a_hook_program_that_is_missing(explained: Explain, tmp_path: Path) -> None:
+    """The node advertises its GPUs, and a warning says that pods with them will not start."""
+    words = ("--device-list-strategy=cdi-cri", f"--driver-root-ctr-path={tmp_path}")
+    lines = explained(Machine(two), *words, code=0)
+    assert lines[5].startswith("CDI warning CDI specifications name the hook program /usr/bin/")
+    assert lines[6].startswith("fix: install it on the node, or name the path there")
+
+
 def test_no_kubelet(explained: Explain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its socket is missing, is not one, or nobody listens."""
     lines = explained(Machine(two), socket_=f"{tmp_path}/none", code=1)

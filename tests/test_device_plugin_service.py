@@ -748,6 +748,70 @@ def test_a_driver_root_that_is_not_mounted(directory: str) -> None:
         cdi_files.live_specification(Node("nvml"), given)
 
 
+def hook_fault(root: Path, path: str, *words: str, driver_root: str = "/") -> str:
+    """Return what is wrong with a hook program on the node that is seen at ``root``."""
+    given = configured(
+        f"--driver-root-ctr-path={root}", f"--driver-root={driver_root}",
+        f"--nvidia-cdi-hook-path={path}", *words,
+    )  # fmt: skip
+    return cdi_files.missing_hook_program(given)
+
+
+def test_a_hook_program_is_looked_for_below_the_driver_root(tmp_path: Path) -> None:
+    """It is there, also behind an absolute link, or it cannot be seen, or a line says what the
+    engine will do and what to name.
+    """
+    program = tmp_path / "opt/toolkit/hook"
+    program.parent.mkdir(parents=True)
+    program.write_text("")
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "usr/hook").symlink_to("/opt/toolkit/hook")
+    fault = hook_fault(tmp_path, "/usr/hook")  # no execute permission yet
+    assert "hook program /usr/hook, and there is no such program on the node" in fault
+    assert f"(this process looks at {tmp_path}/usr/hook)" in fault
+    assert "| install it on the node, or name the path" in fault
+    program.chmod(0o755)
+    assert hook_fault(tmp_path, "/usr/hook") == ""
+    assert hook_fault(tmp_path, "/run/driver/usr/hook", driver_root="/run/driver") == ""
+    assert "no such program" in hook_fault(tmp_path, "/usr/none")
+    assert "no such program" in hook_fault(tmp_path, "/run/x/none", driver_root="/run/x/")
+    assert "not an absolute path" in hook_fault(tmp_path, "hook")
+    (tmp_path / "usr/loop").symlink_to("loop")
+    assert "no such program" in hook_fault(tmp_path, "/usr/loop")
+
+
+def test_a_hook_program_that_cannot_be_seen_is_not_judged(tmp_path: Path) -> None:
+    """It lies outside of the driver root, nothing is mounted there, or no hook is written."""
+    assert hook_fault(tmp_path, "/usr/none", driver_root="/run/driver") == ""
+    assert hook_fault(tmp_path / "not-mounted", "/usr/none") == ""
+    assert hook_fault(tmp_path, "/usr/none", "--cdi-disable-hooks=all") == ""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "source", "times"),
+    [("envvar,cdi-cri", LiveNode, 1), ("envvar", LiveNode, 0), ("cdi-cri", RecordedSource, 0)],
+)
+@in_loop
+async def test_a_missing_hook_program_is_one_warning(
+    strategy: str,
+    source: type[RecordedSource],
+    times: int,
+    directory: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only a CDI strategy on a real node needs it."""
+    fake_events(monkeypatch, nothing)
+    real = source() if source is LiveNode else source(HOST)
+    monkeypatch.setattr(manager, "open_source", lambda _config: real)
+    monkeypatch.setattr(cdi_files, "write", lambda name, _spec: name)
+    with Kubelet(directory) as kubelet:
+        words = (f"--device-list-strategy={strategy}", f"--driver-root-ctr-path={tmp_path}")
+        async with running(directory, *words) as plugin:
+            await asyncio.to_thread(kubelet.wait_for, 1)
+            assert len(plugin.said("hook program /usr/bin/nvidia-ctk")) == times
+
+
 def test_a_crash_says_where(directory: str) -> None:
     """A driver's library that ends the process leaves the place in the log."""
     script = (

@@ -188,6 +188,45 @@ def _with_host_nodes(spec: CdiSpec, root: str) -> CdiSpec:
     return CdiSpec(spec.kind, devices, moved(spec.edits))
 
 
+def missing_hook_program(configuration: Configuration) -> str:
+    """Return what is wrong and the fix, behind a bar, if CDI specifications name a hook program
+    that the node does not have; else nothing.
+
+    The program is looked for below the driver root. One that lies elsewhere on the node is not seen
+    by this process, and not judged.
+    """
+    if "all" in configuration.words("cdi-disable-hooks"):
+        return ""
+    path = configuration.text("nvidia-cdi-hook-path")
+    fix = (
+        " | install it on the node, or name the path there of nvidia-cdi-hook, nvidia-ctk or"
+        " nvgraft-cdi-hook with --nvidia-cdi-hook-path"
+    )
+    start = f"CDI specifications name the hook program {path}"
+    end = "the engine starts no container that gets a CDI device"
+    if not path.startswith("/"):
+        return f"{start}, which is not an absolute path: {end}{fix}"
+    driver_root = configuration.text("driver-root").rstrip("/") + "/"
+    seen_root = configuration.text("driver-root-ctr-path")
+    if not path.startswith(driver_root) or not os.path.isdir(seen_root):
+        return ""
+    below = "/" + path.removeprefix(driver_root)
+    tree = open_tree_at(seen_root)
+    try:
+        _, found = tree.find(below)
+    except PathError:
+        found = None
+    except OSError:
+        return ""  # this user may not look there
+    finally:
+        tree.close()
+    if found is not None and found.type == "file" and found.mode & 0o111:
+        return ""
+    seen = join(seen_root.rstrip("/") + "/", below.lstrip("/"))
+    where = "" if seen == path else f" (this process looks at {seen})"
+    return f"{start}, and there is no such program on the node{where}: {end}{fix}"
+
+
 def write(name: str, spec: CdiSpec, directory: str = DIRECTORY) -> str:
     """Write a specification as a whole; return its path.
 

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from nvgraft.base.errors import printable
 from nvgraft_device_plugin import api, configuration, mps, node, resources
 from nvgraft_device_plugin.cdi_files import DIRECTORY as CDI_DIRECTORY
+from nvgraft_device_plugin.cdi_files import missing_hook_program
 from nvgraft_device_plugin.configuration import Configuration
 from nvgraft_device_plugin.devices import Node
 from nvgraft_device_plugin.errors import ConfigurationError, NodeError
@@ -129,7 +130,7 @@ def _within(seconds: float, function: Callable[[], T]) -> T:
     return results[0]
 
 
-def _from_error(name: str, error: Exception) -> Link:
+def _from_error(name: str, error: Exception | str) -> Link:
     """Return the link of an error, whose text has the fix behind a bar."""
     found, _, fix = str(error).partition(" | ")
     return Link(name, found, fix or "correct the flag, variable or key that is named")
@@ -217,6 +218,9 @@ def _served(given: Configuration, read: Node) -> Iterator[Link]:
             f"mount {CDI_DIRECTORY} of the node (hostPath) writable",
         )
         return
+    missing = missing_hook_program(given) if given.uses_cdi and not given.text("host") else ""
+    if missing:
+        yield _from_error("CDI", missing)._replace(broken=False)
     kubelet = _kubelet(given.text("kubelet-socket"))
     yield kubelet
     if not kubelet.fix:

@@ -257,6 +257,9 @@ class Manager:
                 classes.add(name)
         except NodeError as error:
             raise _Fatal(f"error getting plugins: {error}") from error
+        missing = cdi_files.missing_hook_program(config) if source.watched else ""
+        if "gpu" in classes and missing:
+            self._log.warning(missing)
         return classes
 
     def _watch_health(self, read: Node, config: Configuration) -> None:
