@@ -65,6 +65,8 @@ cp {place}/pod.json /run/kube-test/manifests
 await 95 "grep '== end' $log"
 sed -n 's/^[^ ]* stdout F //p' $log
 cat $devices/kubelet_internal_checkpoint
+echo; echo "== config"
+cat /etc/nvidia-container-runtime/config.toml
 rm /run/kube-test/manifests/pod.json
 await 96 '[ -z "$(ctr tasks ls --quiet)" ]'
 kill $plugin $kubelet
@@ -114,7 +116,7 @@ CONFIGURATION = {
 
 def allocated(bundle: Bundle, flags: list[str]) -> dict[str, str]:
     """Run the pod, with a device plugin of these flags; return the parts of its output by their
-    names, and the kubelet's checkpoint as the one that is called end.
+    names, the kubelet's checkpoint as the one that is called end, and the host's config.toml.
     """
     place, prefix = bundle.path, bundle.installed.prefix
     (place / "image.tar").write_bytes(image_of(place / "rootfs"))
@@ -155,8 +157,9 @@ def test_a_pod_gets_the_gpu_that_was_allocated(
 
     pod, planned = str(bundle.path / "pod.json"), str(tmp_path / "plan.json")
     node = ["--host", HOST, "--kube", "default-runtime=nvidia", "--plugin-devices", gpu]
-    if strategy == "envvar":
-        node += ["--mode", "legacy"]  # of a simulated host's config.toml
+    config = tmp_path / "config.toml"
+    config.write_text(parts["config"])
+    node += ["--config", str(config)]
     image = ["--container", str(bundle.path / "image.tar")]
     words = [word for flag in flags for word in ("--plugin-flag", flag)]
     assert main(["plan", "--pod", pod, *image, *node, *words, "--format", "json"]) == 0

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from nvgraft_cli.case import hosts
 from nvgraft_cli.pods.manifest import read_pod
 from nvgraft_cli.shell.main import main
+from nvgraft_cli.simulate.host_maker import config_toml
 from nvgraft_specs import gallery
 from nvgraft_specs.models.plan import parse_plan
 
@@ -207,6 +209,52 @@ def test_mig_devices_and_shares(tmp_path: Path, capsys: Captured) -> None:
     )  # fmt: skip
     assert devices(document) == ["/dev/nvidia1"]
     assert chosen not in json.dumps(document["pod"])
+
+
+@pytest.mark.parametrize(
+    ("simulated", "mode", "where"),
+    [
+        ("h100-580", "legacy", "{directory}/nvidia-container-runtime/config.toml"),
+        ("h100-550", "auto", "the default: a recorded host has no config.toml; --config names one"),
+        (None, "auto", "the default: a recorded host has no config.toml; --config names one"),
+    ],
+)
+def test_the_simulated_host_on_which_it_runs_has_its_own_configuration(
+    simulated: str | None,
+    mode: str,
+    where: str,
+    tmp_path: Path,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the simulated host that --host names, its config.toml is in force; the chain names the
+    mode and the file, or the assumption.
+    """
+    config = tmp_path / "nvidia-container-runtime/config.toml"
+    config.parent.mkdir()
+    config.write_text(config_toml("/", None))
+    if simulated is not None:
+        monkeypatch.setattr(hosts, "is_simulated_host", lambda: True)
+        monkeypatch.setattr(hosts, "SIMULATED_DOCUMENT", gallery.path(simulated))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    document = plan(capsys, pod_file(tmp_path, {"nvidia.com/gpu": 1}))
+    told = steps(document)
+    assert told["config.toml"] == f'mode = "{mode}" ({where.format(directory=tmp_path)})'
+    assert ("inserted" in told["hook"]) == (mode == "legacy")
+
+
+def test_a_given_config_is_named_and_a_given_mode_needs_none(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """--config is in force for any host; --mode, and a handler with a mode, do without."""
+    path = pod_file(tmp_path, {"nvidia.com/gpu": 1})
+    config = tmp_path / "config.toml"
+    config.write_text('[nvidia-container-runtime]\nmode = "legacy"\n')
+    told = steps(plan(capsys, path, "--config", str(config)))
+    assert told["config.toml"] == f'mode = "legacy" ({config})'
+    assert "config.toml" not in steps(plan(capsys, path, "--mode", "legacy"))
+    fixed = pod_file(tmp_path, {"nvidia.com/gpu": 1}, runtime_class="nvidia-cdi")
+    assert "config.toml" not in steps(plan(capsys, fixed))
 
 
 def test_a_driver_root_is_the_plugins_too(tmp_path: Path, capsys: Captured) -> None:

@@ -17,9 +17,10 @@ from nvgraft.host.kept_inventory import read_host
 from nvgraft.host.places import mps_directory, search_path
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft.plan.settings import Settings
-from nvgraft.request.config import Config, load_config, read_config_file
+from nvgraft.request.config import Config, config_path, load_config, read_config_file
 from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.shell.output import SIMULATED_DOCUMENT, is_simulated_host
 from nvgraft_specs import gallery
 from nvgraft_specs.documents import DocumentError, read_bytes
 
@@ -56,12 +57,20 @@ class HostSide:
 
     :param label: the name or path that the user gave, or the host's own name.
     :param document: the ``nvgraft.host/1`` document; None for this machine.
+    :param config_file: the file that ``config`` is read from; "" if there is none.
     """
 
-    def __init__(self, label: str, config: Config, document: dict[str, Any] | None) -> None:
+    def __init__(
+        self,
+        label: str,
+        config: Config,
+        document: dict[str, Any] | None,
+        config_file: str = "",
+    ) -> None:
         self.label = label
         self.config = config
         self.document = document
+        self.config_file = config_file
         self._refusal: Refusal | None = None
 
     def ask(self) -> None:
@@ -70,6 +79,16 @@ class HostSide:
             self.facts  # noqa: B018 - read once, kept
         except Refusal as refusal:
             self._refusal = refusal
+
+    @property
+    def configured_mode(self) -> str:
+        """The runtime's mode by config.toml, and where that is written, for people."""
+        mode = f'mode = "{self.config.runtime_mode}"'
+        if self.config_file:
+            return f"{mode} ({self.config_file})"
+        if self.document is None:
+            return f"{mode} (the default: this machine has no config.toml)"
+        return f"{mode} (the default: a recorded host has no config.toml; --config names one)"
 
     @cached_property
     def settings(self) -> Settings:
@@ -172,21 +191,42 @@ def ask_first(args: argparse.Namespace) -> None:
         _this_machine[args.config] = side
 
 
-def open_host(name: str | None, config_path: str | None) -> HostSide:
+def open_host(name: str | None, path: str | None) -> HostSide:
     """Return the host of a snapshot's path or a gallery name; this machine for None.
 
-    :param config_path: config.toml; None stands for the hook's own, or with a snapshot for the
-        defaults.
+    :param path: config.toml; None stands for the hook's own, or with a snapshot for the defaults,
+        unless this machine simulates that very host.
     :raises InputError: the snapshot or config.toml cannot be used.
     :raises nvgraft.base.errors.Refusal: the hook would refuse its own config.toml.
     """
-    asked = _this_machine.get(config_path) if name is None else None
+    asked = _this_machine.get(path) if name is None else None
     if isinstance(asked, Refusal):
         raise asked
     if asked is not None:
         return asked
     document = None if name is None else read_snapshot(name)
-    return HostSide(name or os.uname().nodename, _configuration(config_path, document), document)
+    if path is None and document is not None and _is_simulated_here(document):
+        logs.debug("read", config="this machine's, which simulates the host")
+        return HostSide(str(name), read_configuration(None), document, _own_config_file())
+    config = _configuration(path, document)
+    file = path or ("" if document is not None else _own_config_file())
+    return HostSide(name or os.uname().nodename, config, document, file)
+
+
+def _is_simulated_here(document: dict[str, Any]) -> bool:
+    """Tell whether this machine is the simulated host of a document."""
+    if not is_simulated_host():
+        return False
+    try:
+        return bool(json.loads(read_bytes(SIMULATED_DOCUMENT)) == document)
+    except (DocumentError, ValueError):
+        return False
+
+
+def _own_config_file() -> str:
+    """Return the path of the hook's own config.toml, or "" if there is none."""
+    path, _ = config_path(None, os.environ)
+    return path if os.path.exists(path) else ""
 
 
 def read_configuration(

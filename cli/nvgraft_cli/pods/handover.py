@@ -306,6 +306,8 @@ class PodOnNode:
             self._tell("runtime", "mode", f"none of nvgraft's: {done}")
         elif given_mode == "hook":
             self._tell("runtime", "mode", "none: the engine calls the hook itself (--mode hook)")
+        elif given_mode is None and self.mode(None) == "runtime":
+            self._tell("runtime", "config.toml", self.plugin.host.configured_mode)
 
     # ---- config.json
 

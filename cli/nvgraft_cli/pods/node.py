@@ -125,7 +125,7 @@ class DevicePlugin:
     """
 
     def __init__(self, host: HostSide, words: Sequence[str]) -> None:
-        self._host = host
+        self.host = host
         root = host.config.cli_root.rstrip("/") or "/"
         try:
             self.configuration: Configuration = configuration.load(
@@ -137,7 +137,7 @@ class DevicePlugin:
 
     @cached_property
     def _node(self) -> Node:
-        return node_of(self._host)
+        return node_of(self.host)
 
     @cached_property
     def divided(self) -> Divided:
@@ -145,9 +145,9 @@ class DevicePlugin:
 
         :raises Refusal: the plugin does not serve this node, or its driver does not answer.
         """
-        facts = self._host.facts
+        facts = self.host.facts
         finder = FileFinder(facts.tree, facts.machine, lambda: facts.entries)
-        has_nvml = self._host.document is None or bool(finder.libraries(NVML_LIBRARY))
+        has_nvml = self.host.document is None or bool(finder.libraries(NVML_LIBRARY))
         try:
             configuration.check(self.configuration, has_nvml=has_nvml)
             return divide(self._node, self.configuration)
@@ -195,8 +195,8 @@ class DevicePlugin:
 
         :raises Refusal: it cannot be made.
         """
-        facts = self._host.facts
-        document = self._host.document
+        facts = self.host.facts
+        document = self.host.document
         of_cdi = live_facts(facts) if document is None else recorded_facts(document)
 
         def make() -> CdiSpec:
@@ -212,7 +212,7 @@ class DevicePlugin:
 
     def numbers(self, path: str) -> tuple[int, int] | None:
         """Return the numbers of a device node of the host, or None if there is none."""
-        node = self._host.facts.tree.lstat(path)
+        node = self.host.facts.tree.lstat(path)
         return None if node is None else node.rdev
 
     def _preferred(self, resource: Resource, number: int) -> list[str]:
@@ -222,7 +222,7 @@ class DevicePlugin:
         return chosen or every[:number]
 
     def _allocate(self, resource: Resource, ids: Sequence[str]) -> dict[str, Any]:
-        tree = self._host.facts.tree
+        tree = self.host.facts.tree
         channels = [one for one in self.configuration.channels if exists(tree, f"{_CHANNEL}{one}")]
         classes = self.specifications if self.configuration.uses_cdi else ()
         allocator = Allocator(

@@ -11,6 +11,9 @@ from nvgraft_cli.shell.errors import InputError
 #: The directory, as mountinfo shows it, that gets all changes of a simulated host's root.
 SIMULATED_ROOT = "upperdir=/run/0/upper"
 
+#: The document of a simulated host, for commands that run on it.
+SIMULATED_DOCUMENT = "/run/nvgraft-host.json"
+
 
 def print_document(document: Mapping[str, object]) -> None:
     """Print a JSON document, which includes its ``schema``.

@@ -20,14 +20,14 @@ from nvgraft.system import syscalls
 from nvgraft_cli.shell import logs, nodes
 from nvgraft_cli.shell.children import wait_for
 from nvgraft_cli.shell.errors import InputError
+from nvgraft_cli.shell.output import SIMULATED_DOCUMENT
 from nvgraft_specs import gallery
 
 if TYPE_CHECKING:
     from nvgraft_cli.simulate.standins.failures import HostFailure
     from nvgraft_specs.models.host import Host
 
-#: The document of a simulated host, for commands that run on it.
-DOCUMENT = "/run/nvgraft-host.json"
+DOCUMENT = SIMULATED_DOCUMENT
 
 #: The exit code for an error before the work starts: input, or a machine that forbids it.
 TROUBLE = 2
