@@ -178,6 +178,30 @@ def test_a_pod_that_asks_by_claims_is_not_judged(tmp_path: Path, capsys: Capture
     assert out.startswith("/dev/nvidia0 may be in the container") and f"because {said}" in out
 
 
+@pytest.mark.parametrize(("words", "present"), [([], True), ([MOUNTS], False), ([CRI], False)])
+def test_two_resources_of_one_container(
+    words: list[str], present: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """Only one of two values of the variable arrives; mounts and CDI devices add up."""
+    asked = {"nvidia.com/mig-1g.10gb": 1, "nvidia.com/mig-3g.40gb": 1}
+    accept = config(tmp_path, "accept-nvidia-visible-devices-as-volume-mounts = true")
+    mixed = ["--host", "mig-h100", "--plugin-flag=mig-strategy=mixed", accept]
+    findings = found(capsys, pod_file(tmp_path, asked), *mixed, *words)
+    assert ("the kubelet keeps one of them" in json.dumps(findings)) == present
+
+
+def test_device_specs_without_a_runtime_give_nodes_and_no_driver(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """With pass-device-specs the engine makes the device nodes, whatever the runtime is."""
+    pod = pod_file(tmp_path, GPU, runtime_class=None)
+    for words, text in (
+        ([], "neither driver nor device nodes"),
+        (["--plugin-flag=pass-device-specs=true"], "has no driver"),
+    ):
+        assert text in json.dumps(found(capsys, pod, *words)["pod-runtime-class"])
+
+
 @pytest.mark.parametrize("identifier", sorted(POD_CHECKS))
 def test_each_check_names_the_threads_that_reported_it(identifier: str) -> None:
     """A reader can look up where a failure was reported."""

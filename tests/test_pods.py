@@ -20,6 +20,7 @@ Document = dict[str, Any]
 #: The GPU that the plugin prefers on h100-580.
 FIRST = "GPU-51797975-9784-5797-9639-2a2bce4c454c"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+GPU = "nvidia.com/gpu"
 
 
 def pod_file(
@@ -255,6 +256,102 @@ def test_a_given_config_is_named_and_a_given_mode_needs_none(
     assert "config.toml" not in steps(plan(capsys, path, "--mode", "legacy"))
     fixed = pod_file(tmp_path, {"nvidia.com/gpu": 1}, runtime_class="nvidia-cdi")
     assert "config.toml" not in steps(plan(capsys, fixed))
+
+
+def several(directory: Path, **asked: Any) -> str:
+    """Write a pod whose containers ask for GPUs; ``i`` is an init container, ``s`` a sidecar."""
+    made = {
+        name: {
+            "name": name,
+            "resources": {"limits": number if isinstance(number, dict) else {GPU: number}},
+            **({"restartPolicy": "Always"} if name == "s" else {}),
+        }
+        for name, number in asked.items()
+    }
+    first = [one for name, one in made.items() if name in "is"]
+    spec = {"initContainers": first, "containers": [made[n] for n in made if n not in "is"]}
+    path = directory / "several.yaml"
+    path.write_text(yaml.safe_dump({"kind": "Pod", "spec": {"runtimeClassName": "nvidia", **spec}}))
+    return str(path)
+
+
+def given(capsys: Captured, path: str, names: str, *words: str) -> dict[str, list[str]]:
+    """Return container -> the devices that it gets by the plan."""
+    found = {}
+    for name in names:
+        document = plan(capsys, path, "--pod-container", name, *words)
+        found[name] = [one for part in document["pod"]["allocated"] for one in part["devices"]]
+    return found
+
+
+def test_containers_of_a_pod_have_different_gpus(tmp_path: Path, capsys: Captured) -> None:
+    """The kubelet gives no GPU twice, but those of an init container, which has ended, again."""
+    found = given(capsys, several(tmp_path, i=2, a=1, b=2), "iab")
+    assert found["a"] == found["i"][:1]
+    assert found["b"][0] == found["i"][1]
+    assert len({*found["a"], *found["b"]}) == 3
+    found = given(capsys, several(tmp_path, s=2, i=1, a=3), "sia")
+    assert not {*found["s"]} & {*found["i"], *found["a"]}
+    assert found["i"][0] in found["a"] and len({*found["a"]}) == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "number"),
+    [
+        ({"a": 5, "b": 4}, 9),
+        ({"i": 9, "a": 1}, 9),
+        ({"s": 4, "i": 5, "a": 1}, 9),
+        ({"s": 4, "a": 5}, 9),
+        ({"i": 8, "a": 4, "b": 4}, 0),
+        ({"s": 4, "i": 4, "a": 4}, 0),
+    ],
+)
+def test_the_scheduler_counts_the_whole_pod(
+    asked: dict[str, int], number: int, tmp_path: Path, capsys: Captured
+) -> None:
+    """Containers and sidecars count together, init containers one by one; eight GPUs are there."""
+    path = several(tmp_path, **asked)
+    for name in asked:
+        document = plan(capsys, path, "--pod-container", name, code=1 if number else 0)
+        told = json.dumps(document.get("refusal"))
+        assert (f"the pod asks for {number}, the node offers" in told) == bool(number), told
+
+
+def test_another_container_can_keep_a_pod_from_starting(tmp_path: Path, capsys: Captured) -> None:
+    """The API server and Allocate look at all containers, and refuse the pod for one."""
+    path = several(tmp_path, a=1, b=0.5)
+    document = plan(capsys, path, "--pod-container", "a", code=1)
+    assert "spec.containers[1].resources.limits[nvidia.com/gpu]" in document["reason"]
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "sharing: {timeSlicing: {failRequestsGreaterThanOne: true,"
+        " resources: [{name: nvidia.com/gpu, replicas: 2}]}}"
+    )
+    words = ("--pod-container", "a", "--plugin-flag", f"config-file={config}")
+    document = plan(capsys, several(tmp_path, a=1, b=2), *words, code=1)
+    assert "maximum request size for shared resources is 1; found 2" in document["reason"]
+
+
+TWO_PROFILES = {"a": {"nvidia.com/mig-1g.10gb": 1, "nvidia.com/mig-3g.40gb": 1}}
+MIG = "MIG-22222222-aaaa-bbbb-cccc-00000000000"
+
+
+def test_of_two_resources_the_kubelet_keeps_one_variable(tmp_path: Path, capsys: Captured) -> None:
+    """With envvar the container gets the devices of one, and the chain says so; with CDI of both.
+    The devices that the kubelet chose are told apart by their resources.
+    """
+    path = several(tmp_path, **TWO_PROFILES)
+    mixed = ("--plugin-flag", "mig-strategy=mixed", "--plugin-devices", f"{MIG}1,{MIG}3")
+    document = plan(capsys, path, *mixed, host="mig-h100")
+    assert steps(document)["variables"].startswith(
+        f"nvidia.com/mig-1g.10gb and nvidia.com/mig-3g.40gb set {VISIBLE}, and the kubelet keeps"
+    )
+    assert document["request"]["devices"] == [f"{MIG}3"]
+    cdi = (*mixed, "--plugin-flag", "device-list-strategy=cdi-cri")
+    document = plan(capsys, path, *cdi, host="mig-h100")
+    assert "variables" not in steps(document)
+    nodes = [action.get("target", "") for action in document["actions"]]
+    assert {"/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap84"} <= set(nodes)
 
 
 def test_a_driver_root_is_the_plugins_too(tmp_path: Path, capsys: Captured) -> None:

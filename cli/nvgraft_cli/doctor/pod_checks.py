@@ -31,7 +31,8 @@ def pod_runtime_class(patient: Patient) -> Iterator[Diagnosis]:
     yield Diagnosis(
         handover.bypass,
         "the device plugin's answer is in config.json, and no program reads it: the pod counts"
-        " as one with a GPU, and has neither driver nor device nodes",
+        " as one with a GPU, and has "
+        + ("no driver" if pod.answer["devices"] else "neither driver nor device nodes"),
         f"set runtimeClassName: nvidia in the pod (handler now: {pod.handler}), or make NVIDIA's"
         " or nvgraft's runtime the default of the engine (nvgraft register)",
     )
@@ -43,7 +44,7 @@ def pod_strategy(patient: Patient) -> Iterator[Diagnosis]:
 
     Reported in NVIDIA/gpu-operator#372 (volume mounts); containerd/containerd#7329,
     kubernetes-sigs/dra-driver-nvidia-gpu#426 (CDI that is off); NVIDIA/k8s-device-plugin#203
-    (the variable).
+    (the variable), #728 (two resources).
     """
     pod = _with_devices(patient)
     config = patient.host.config
@@ -64,6 +65,15 @@ def pod_strategy(patient: Patient) -> Iterator[Diagnosis]:
         )
     if not pod.calls_ours or pod.heeded_names:
         return
+    if pod.rivals:
+        yield Diagnosis(
+            f"{' and '.join(pod.rivals)} set {names.VISIBLE_DEVICES}, and the kubelet keeps one of"
+            " them, which one is chance",
+            "the container gets the devices of one resource, and the others are counted for it",
+            "let a container ask for one resource (CUDA uses one MIG device only), or use"
+            " --device-list-strategy=cdi-cri",
+            phrase="nvidia-smi lists one of two MIG devices",
+        )
     if "volume-mounts" in strategies and not config.accept_nvidia_visible_devices_as_volume_mounts:
         yield Diagnosis(
             f"the devices are named by mounts below {_MOUNTS}, and {_ACCEPT_MOUNTS} is false",

@@ -4,7 +4,7 @@ calls. Each step is told as a link of a chain that begins at ``resources.limits`
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from nvgraft.base.errors import Refusal
@@ -19,6 +19,7 @@ from nvgraft_cli.pods.node import (
     KubeNode,
     edits_of,
 )
+from nvgraft_cli.shell.errors import InputError
 from nvgraft_device_plugin.configuration import GPU_RESOURCE
 from nvgraft_specs import names
 
@@ -82,29 +83,87 @@ class PodOnNode:
         if self.pod.claims:
             claims = ", ".join(self.pod.claims)
             self._tell("pod", "resourceClaims", f"{claims}: {_NOT_EVALUATED}")
+        try:
+            for name, number in self.pod.resources().items():
+                self.plugin.resource(name, number)
+            if self._chosen:
+                self._grant_chosen(asked)
+            else:
+                self._grant_preferred()
+        except Refusal as refusal:
+            self._tell("kubelet", "device plugin", refusal.line(), refusal.text)
+            raise
+
+    def _grant_chosen(self, asked: Mapping[str, int]) -> None:
+        """Give this container the devices that the kubelet is known to have chosen."""
         for name, number in asked.items():
-            try:
-                granted = self.plugin.grant(name, number, self._chosen)
-            except Refusal as refusal:
-                self._tell("kubelet", "device plugin", refusal.line(), refusal.text)
-                raise
-            self.granted.append(granted)
-            how = "as given" if self._chosen else "what the plugin prefers on an idle node"
-            self._tell("kubelet", "node offers", f"{name} x {granted.offered}")
-            self._tell("kubelet", "kubelet chooses", f"{', '.join(granted.ids)} ({how})")
-            self._tell("kubelet", "Allocate answers", ", ".join(_described(granted.answer)))
+            resource = self.plugin.resource(name, number)
+            ids = self._chosen
+            if len(asked) > 1:
+                known = {device.id for device in resource.devices}
+                ids = tuple(identifier for identifier in ids if identifier in known)
+            if len(ids) != number:
+                raise InputError(
+                    f"--plugin-devices: {len(ids)} ids for {name}: {number} | name as many as the"
+                    " container asks for"
+                )
+            self._give(self.plugin.grant(resource, ids), "as given")
+
+    def _grant_preferred(self) -> None:
+        """Choose the devices of all containers of the pod, in the kubelet's order.
+
+        Containers get the devices of init containers again, which have ended.
+        """
+        taken: set[str] = set()
+        held: dict[str, list[str]] = {}
+        for one in self.pod.in_order:
+            for name, number in one.resources().items():
+                resource = self.plugin.resource(name, number)
+                again = held.get(name, [])
+                ids = self.plugin.preferred(resource, number, again, taken)
+                granted = self.plugin.grant(resource, ids)
+                if one.where == self.container.where:
+                    beside = taken & {device.id for device in resource.devices}
+                    self._give(granted, _why_these(number, again, beside))
+                taken.update(ids)
+                held[name] = (
+                    list(dict.fromkeys([*again, *ids]))
+                    if one.role == "init"
+                    else [identifier for identifier in again if identifier not in ids]
+                )
+
+    def _give(self, granted: Granted, how: str) -> None:
+        self.granted.append(granted)
+        self._tell("kubelet", "node offers", f"{granted.resource.name} x {granted.offered}")
+        self._tell("kubelet", "kubelet chooses", f"{', '.join(granted.ids)} ({how})")
+        self._tell("kubelet", "Allocate answers", ", ".join(_described(granted.answer)))
 
     @property
     def answer(self) -> dict[str, Any]:
-        """What Allocate has answered, for all resources of the container."""
+        """What Allocate has answered, for all resources of the container.
+
+        Of a variable that two of them set, the kubelet keeps one, and which one is chance: here it
+        is the first.
+        """
         whole: dict[str, Any] = {"envs": {}, "mounts": [], "devices": []}
         for granted in self.granted:
             for member, value in granted.answer.items():
                 if isinstance(value, dict):
-                    whole[member] = {**whole.get(member, {}), **value}
+                    whole[member] = {**value, **whole.get(member, {})}
                 else:
                     whole[member] = [*whole.get(member, []), *value]
         return whole
+
+    @property
+    def rivals(self) -> tuple[str, ...]:
+        """The resources of the container that set the variable to different values, of which the
+        kubelet keeps one; none if all is well.
+        """
+        values = {
+            granted.resource.name: granted.answer["envs"].get(names.VISIBLE_DEVICES)
+            for granted in self.granted
+        }
+        return tuple(values) if len(set(values.values())) > 1 else ()
 
     @property
     def gpus(self) -> set[str]:
@@ -280,6 +339,10 @@ class PodOnNode:
         else:
             source = "Allocate" if asked is not None else _source(value, self.container, container)
             how, fault = f"{names.VISIBLE_DEVICES}={value} (from {source})", ""
+        if self.rivals and not self.heeded_names:
+            rivals = " and ".join(self.rivals)
+            text = f"{rivals} set {names.VISIBLE_DEVICES}, and the kubelet keeps one of them"
+            self._tell("kubelet", "variables", f"{text}: here the first", text)
         self._tell("engine", "config.json", how, fault)
         mounts = [mount["container_path"] for mount in self.answer["mounts"]]
         if mounts:
@@ -369,6 +432,16 @@ class PodOnNode:
                 entry = {"type": "c", "major": numbers[0], "minor": numbers[1]}
                 devices.append({"path": spec["container_path"], **entry})
                 rules.append({"allow": True, **entry, "access": spec["permissions"]})
+
+
+def _why_these(number: int, again: Sequence[str], taken: Collection[str]) -> str:
+    if len(again) >= number:
+        return "those of the init containers, again"
+    if again:
+        return "those of the init containers again, and what the plugin prefers beside them"
+    if taken:
+        return "what the plugin prefers beside the pod's other containers"
+    return "what the plugin prefers on an idle node"
 
 
 def _described(answer: Mapping[str, Any]) -> Iterator[str]:

@@ -62,6 +62,15 @@ class PodContainer(NamedTuple):
     unknown_env: tuple[str, ...]
     pod_resources: Mapping[str, Any]
 
+    @property
+    def role(self) -> str:
+        """What it is to scheduler and kubelet: "app", "init", or "sidecar", an init container that
+        goes on.
+        """
+        if ".initContainers[" not in f".{self.where}":
+            return "app"
+        return "sidecar" if self.document.get("restartPolicy") == "Always" else "init"
+
     def resources(self) -> dict[str, int]:
         """Return resource -> number of the devices of :data:`VENDOR` that it asks for.
 
@@ -155,6 +164,28 @@ class Pod(NamedTuple):
     claims: tuple[str, ...]
     spec: Mapping[str, Any]
     containers: tuple[PodContainer, ...]
+
+    @property
+    def in_order(self) -> list[PodContainer]:
+        """Its containers in the order in which the kubelet gives them devices."""
+        return sorted(self.containers, key=lambda one: one.role == "app")
+
+    def resources(self) -> dict[str, int]:
+        """Return resource -> number of the devices that the scheduler counts for the whole pod:
+        those of its containers and sidecars together, or those of one init container beside the
+        sidecars before it.
+
+        :raises Refusal: as :meth:`PodContainer.resources`, for any container.
+        """
+        lasting: dict[str, int] = {}
+        most: dict[str, int] = {}
+        for one in self.in_order:
+            for name, number in one.resources().items():
+                together = lasting.get(name, 0) + number
+                if one.role != "init":
+                    lasting[name] = together
+                most[name] = max(most.get(name, 0), together)
+        return most
 
     def container(self, name: str | None) -> PodContainer:
         """Return the container of a name; for None the one that asks for devices, or the only one.

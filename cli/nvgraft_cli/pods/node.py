@@ -1,7 +1,7 @@
 """The node of a pod: its engine, kubelet and device plugin, and which devices it offers."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -154,12 +154,10 @@ class DevicePlugin:
         except (ConfigurationError, NodeError) as error:
             raise _not_served(error) from error
 
-    def grant(self, name: str, number: int, chosen: Sequence[str]) -> Granted:
-        """Return what a container gets that asks for so many devices of a resource.
+    def resource(self, name: str, number: int) -> Resource:
+        """Return a resource of which a pod asks for so many devices.
 
-        :param chosen: the ids that the kubelet has chosen; empty: those that the plugin prefers.
-        :raises Refusal: no pod starts with this request, in the words of who refuses it.
-        :raises InputError: ``chosen`` has another number of ids.
+        :raises Refusal: the node offers fewer, in the scheduler's words.
         """
         resource = next((one for one in self.divided.resources if one.name == name), None)
         if resource is None or len(resource.devices) < number:
@@ -170,13 +168,14 @@ class DevicePlugin:
                 f"the pod asks for {number}, the node offers {offers or 'no device'}: ask for less,"
                 " or change --mig-strategy or the sharing of the device plugin",
             )
-        if chosen and len(chosen) != number:
-            raise InputError(
-                f"--plugin-devices: {len(chosen)} ids for {name}: {number} | name as many as the"
-                " container asks for"
-            )
+        return resource
+
+    def grant(self, resource: Resource, ids: Sequence[str]) -> Granted:
+        """Return what a container gets for which the kubelet has chosen devices.
+
+        :raises Refusal: the plugin refuses, and the kubelet with it the pod.
+        """
         try:
-            ids = list(chosen) or self._preferred(resource, number)
             return Granted(
                 resource, len(resource.devices), tuple(ids), self._allocate(resource, ids)
             )
@@ -215,11 +214,24 @@ class DevicePlugin:
         node = self.host.facts.tree.lstat(path)
         return None if node is None else node.rdev
 
-    def _preferred(self, resource: Resource, number: int) -> list[str]:
-        every = [device.id for device in resource.devices]
+    def preferred(
+        self, resource: Resource, number: int, held: Sequence[str], taken: Collection[str]
+    ) -> list[str]:
+        """Return the ids that the kubelet chooses: those that it gives again, then those that the
+        plugin prefers.
+
+        :param held: ids of init containers that have ended, to give again.
+        :param taken: ids that it has given to containers of the pod, ``held`` among them.
+        """
+        again = list(held[:number])
+        if len(again) == number:
+            return again
+        free = [device.id for device in resource.devices if device.id not in taken]
         packed = self.configuration.text("shared-devices-allocation-policy") == "packed"
-        chosen = choose(resource.devices, every, [], number, self._node.scores, packed=packed)
-        return chosen or every[:number]
+        available = [*again, *free]
+        scores = self._node.scores
+        chosen = choose(resource.devices, available, again, number, scores, packed=packed)
+        return list(dict.fromkeys([*again, *(chosen or free)]))[:number]
 
     def _allocate(self, resource: Resource, ids: Sequence[str]) -> dict[str, Any]:
         tree = self.host.facts.tree
