@@ -33,6 +33,7 @@ from nvgraft.plan.actions import (
 )
 from nvgraft.plan.document import action_document, plan_document
 from nvgraft.plan.edit_actions import AddGroup, AllowNode, MakeNode, RunHook, SetVariable
+from nvgraft.plan.placed_actions import ChangeMode, PlaceFile
 from nvgraft.plan.planner import make_plan
 from nvgraft.plan.settings import Settings
 from nvgraft.request.request import Request
@@ -179,9 +180,9 @@ def test_every_kind_of_action_is_tested() -> None:
         "AddGroup",
         "AllowDevice",
         "Bind",
-        "ChangeMode",
+        ChangeMode.__name__,
         "MakeDirectory",
-        "PlaceFile",
+        PlaceFile.__name__,
         "RunHook",
         "SetVariable",
         "Symlink",

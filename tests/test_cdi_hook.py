@@ -18,15 +18,14 @@ from nvgraft.container.unprepared import is_own_namespace
 from nvgraft.host.snapshot import SnapshotTree
 from nvgraft.plan.actions import (
     Bind,
-    ChangeMode,
     MakeDirectory,
-    PlaceFile,
     Plan,
     Symlink,
     UpdateLoaderCache,
 )
 from nvgraft.plan.forward_compat import compat_folder, parse_version
 from nvgraft.plan.hook_steps import StepPlanner, hidden_params
+from nvgraft.plan.placed_actions import ChangeMode, PlaceFile
 from nvgraft.request.hook_steps import (
     Chmod,
     CreateSymlinks,

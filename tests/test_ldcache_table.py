@@ -328,9 +328,7 @@ def test_rows_can_be_removed() -> None:
     rows = [(f"lib{number}.so.1", WIDE, f"/l/lib{number}.so.1") for number in range(20)]
     table = Table.parse(cache(rows))
     gone = {
-        index
-        for index, row, _path in table.below([b"/l"])
-        if row.soname in {b"lib3.so.1", b"lib19.so.1"}
+        index for index, row in table.below([b"/l"]) if row.soname in {b"lib3.so.1", b"lib19.so.1"}
     }
     left = rows_of(table.without(gone).data())
     assert [row[0] for row in left] == [

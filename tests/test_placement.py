@@ -16,7 +16,8 @@ from nvgraft.apply.placement import Placement
 from nvgraft.apply.undo import UndoLog
 from nvgraft.base.errors import Refusal
 from nvgraft.container.container import Container
-from nvgraft.plan.actions import ChangeMode, PlaceFile, Symlink, Why
+from nvgraft.plan.actions import Symlink, Why
+from nvgraft.plan.placed_actions import ChangeMode, PlaceFile
 from nvgraft.system import syscalls
 
 WHY = Why("", "", "")

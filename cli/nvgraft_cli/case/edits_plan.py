@@ -20,10 +20,8 @@ from nvgraft.host.snapshot import SnapshotTree
 from nvgraft.plan.actions import (
     Action,
     Bind,
-    ChangeMode,
     Injection,
     MountedLibrary,
-    PlaceFile,
     Plan,
     PlanHost,
     PlanTarget,
@@ -35,6 +33,7 @@ from nvgraft.plan.actions import (
 from nvgraft.plan.edit_actions import AddGroup, AllowNode, RunHook, SetVariable
 from nvgraft.plan.hook_steps import PARAMS, TEXT_LIMIT, StepPlanner
 from nvgraft.plan.layout import Layout
+from nvgraft.plan.placed_actions import ChangeMode, PlaceFile
 from nvgraft.plan.soname_links import soname_links
 from nvgraft.request.config import Config
 from nvgraft.request.decision import Decision

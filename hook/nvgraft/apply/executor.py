@@ -23,12 +23,11 @@ from nvgraft.base.errors import UNDO_FAILED, Refusal
 from nvgraft.base.files import reason
 from nvgraft.container.container import Container, enter
 from nvgraft.plan.actions import (
+    MOUNTS,
     Action,
     AllowDevice,
     Bind,
-    ChangeMode,
     MakeDirectory,
-    PlaceFile,
     Plan,
     Symlink,
     Tmpfs,
@@ -170,10 +169,8 @@ def _carry_out(
         -1 if placement is None else placement.own_fds,
     )
     if placement is not None:
-        placement.place([action for action in plan.actions if isinstance(action, PlaceFile)])
-        placement.change_modes(
-            [action for action in plan.actions if isinstance(action, ChangeMode)]
-        )
+        placement.place(plan.actions)
+        placement.change_modes(plan.actions)
     if devices is not None:
         devices.allow(rules, undo)
     for action in updates:
@@ -182,9 +179,7 @@ def _carry_out(
 
 
 def _needs_placement(action: Action) -> bool:
-    return isinstance(action, PlaceFile | ChangeMode) or (
-        isinstance(action, Symlink) and action.over_file
-    )
+    return action.placed or (isinstance(action, Symlink) and action.over_file)
 
 
 def _private_place(container: Container, path: str) -> int:
@@ -239,7 +234,7 @@ def _is_configured(plan: Plan, container: Container) -> bool:
     """Tell whether every mount of ``plan`` is there: the hook ran twice for one start (SECURITY
     R36).
     """
-    mounts = [action for action in plan.actions if isinstance(action, Bind | Tmpfs)]
+    mounts = [action for action in plan.actions if isinstance(action, MOUNTS)]
     for action in mounts:
         try:
             fd = open_in_root(container.rootfs_fd, action.target, os.O_PATH)
@@ -268,8 +263,8 @@ def _allow_descriptors(plan: Plan) -> None:
     """Raise the soft limit to the hard one. Refuse if that is too small, before anything is
     changed.
     """
-    mounts = sum(isinstance(action, Bind | Tmpfs) for action in plan.actions)
-    directories = sum(isinstance(action, MakeDirectory) for action in plan.actions)
+    mounts = sum([isinstance(action, MOUNTS) for action in plan.actions])
+    directories = sum([isinstance(action, MakeDirectory) for action in plan.actions])
     needed = 2 * mounts + directories + _SPARE_DESCRIPTORS
     soft, hard = syscalls.get_rlimit(syscalls.RLIMIT_NOFILE)
     if soft < hard:

@@ -17,16 +17,17 @@ from nvgraft.base._os import os, stat
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import reason
 from nvgraft.base.finding import Finding
+from nvgraft.plan.placed_actions import ChangeMode, PlaceFile
 from nvgraft.system import syscalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from nvgraft.apply.journal import Journal
     from nvgraft.apply.undo import UndoLog
     from nvgraft.container.container import Container
-    from nvgraft.plan.actions import ChangeMode, PlaceFile
+    from nvgraft.plan.actions import Action
 
 _HINT = "give the container a writable image that nothing else changes while it starts"
 
@@ -55,16 +56,17 @@ class Placement:
             syscalls.close(fd)
         self._opened.clear()
 
-    def place(self, actions: Sequence[PlaceFile]) -> None:
-        """Write the files.
+    def place(self, actions: Iterable[Action]) -> None:
+        """Write the files among ``actions``.
 
         :raises Refusal: stage ``mount``: one cannot be written, or would be on a volume.
         """
         owner = Owner(self._container.uid, self._container.gid)
-        for action in actions:
+        files = [action for action in actions if isinstance(action, PlaceFile)]
+        for action in files:
             self._checked(action.path, lambda action=action: self._look(action, owner))  # type: ignore[misc]
         self._journal.announce(entry for file in self._files for entry in file.announcements())
-        for action, file in zip(actions, self._files, strict=True):
+        for action, file in zip(files, self._files, strict=True):
             data = action.content.encode("utf-8", "surrogateescape")
             self._checked(
                 action.path,
@@ -83,12 +85,13 @@ class Placement:
         temporary = f".{name}.nvgraft"
         self._files.append(PlacedFile(container, directory, name, temporary, owner, self.own_fds))
 
-    def change_modes(self, actions: Sequence[ChangeMode]) -> None:
-        """Set permissions. What is on a volume, or gone, is left as it is, with a finding.
+    def change_modes(self, actions: Iterable[Action]) -> None:
+        """Set the permissions among ``actions``. What is on a volume, or gone, is left as it is,
+        with a finding.
 
         :raises Refusal: stage ``mount``.
         """
-        for action in actions:
+        for action in [action for action in actions if isinstance(action, ChangeMode)]:
             self._checked(action.path, lambda action=action: self._change_mode(action))  # type: ignore[misc]
 
     def _change_mode(self, action: ChangeMode) -> None:

@@ -19,7 +19,7 @@ from nvgraft.base._os import os, stat
 from nvgraft.base.errors import Refusal
 from nvgraft.base.files import reason
 from nvgraft.container.container import Container
-from nvgraft.plan.actions import Action, Bind, MakeDirectory, Symlink, Tmpfs
+from nvgraft.plan.actions import MOUNTS, Action, Bind, MakeDirectory, Symlink, Tmpfs
 from nvgraft.plan.layout import READ_ONLY
 from nvgraft.system import syscalls
 from nvgraft.system.mountinfo import Mount
@@ -248,7 +248,7 @@ class Targets:
         announce(self._to_be_made(actions))
         for index, action in enumerate(actions):
             try:
-                if isinstance(action, Bind | Tmpfs):
+                if isinstance(action, MOUNTS):
                     self.opened.append(self._target(action))
                 elif isinstance(action, MakeDirectory):
                     if self._sources.inside_tmpfs(action.path) is None:

@@ -13,6 +13,7 @@ the members.
 
 from __future__ import annotations
 
+import sys
 from _json import encode_basestring, encode_basestring_ascii, make_scanner, scanstring
 
 TYPE_CHECKING = False
@@ -64,23 +65,23 @@ def _constant(name: str) -> object:
     raise ValueError(name)
 
 
-class _Rules:
-    """The context that ``make_scanner`` needs. It is used as a class, so that its functions do not
-    become methods.
-    """
+#: ``types.SimpleNamespace``, without the module ``types``.
+_Namespace: Any = type(sys.implementation)
 
-    strict = True
-    object_hook = None
-    object_pairs_hook = _object
-    parse_float = float
-    parse_int = int
-    parse_constant = _constant
-
+#: The context that ``make_scanner`` needs: an object with these attributes.
+_RULES = _Namespace(
+    strict=True,
+    object_hook=None,
+    object_pairs_hook=_object,
+    parse_float=float,
+    parse_int=int,
+    parse_constant=_constant,
+)
 
 #: The types of the scanner's arrays and objects.
 _CONTAINERS = frozenset((list, dict, Repeated))
 
-_scan = make_scanner(_Rules)  # type: ignore[arg-type]  # any object with these attributes
+_scan = make_scanner(_RULES)
 
 
 def loads(data: bytes, limit: int, one_value: bool = False) -> object:

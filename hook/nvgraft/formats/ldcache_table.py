@@ -59,6 +59,9 @@ _AT_ONCE = 2048
 class Row(Value):
     """One library: SONAME, flags and path; in a glibc-hwcaps subdirectory its name and ISA level
     too.
+
+    :param older: whether an existing row is of one of the older subdirectories.
+    :param packed: the bytes of an existing row of a table that is worked on.
     """
 
     def __init__(
@@ -68,41 +71,22 @@ class Row(Value):
         path: bytes,
         hwcaps: bytes | None = None,
         isa_level: int = 0,
+        *,
+        older: bool = False,
+        packed: bytes | memoryview = b"",
     ) -> None:
         self.soname = soname
         self.flags = flags
         self.path = path
         self.hwcaps = hwcaps
         self.isa_level = isa_level
-
-
-class _SortedRow:
-    """A row while a group is sorted: an existing one, with its bytes in ``packed``, or a new
-    one.
-    """
-
-    __slots__ = ("flags", "hwcap", "hwcaps", "packed", "path", "soname")
-
-    def __init__(
-        self,
-        soname: bytes,
-        flags: int,
-        path: bytes,
-        hwcap: int,
-        hwcaps: bytes | None,
-        packed: bytes | memoryview = b"",
-    ) -> None:
-        self.soname = soname
-        self.flags = flags
-        self.path = path
-        self.hwcap = hwcap
-        self.hwcaps = hwcaps
+        self.older = older
         self.packed = packed
 
     @property
     def kind(self) -> int:
         """The sorting order among rows of one name and one architecture."""
-        return _HWCAPS_ROW if self.hwcaps is not None else _OLDER if self.hwcap else _PLAIN
+        return _HWCAPS_ROW if self.hwcaps is not None else _OLDER if self.older else _PLAIN
 
 
 class Places:
@@ -292,11 +276,18 @@ class Table:
             key = self._keys[index] = sort_key(self._names.text(self._numbers[6 * index + 1]))
         return key
 
-    def _item(self, index: int) -> _SortedRow:
+    def _item(self, index: int) -> Row:
         packed = self._rows[index * NEW_ENTRY : (index + 1) * NEW_ENTRY]
         flags, key, value, _version, hwcap = _ROW.unpack(packed)
-        return _SortedRow(
-            self._names.text(key), flags, self._names.text(value), hwcap, self._named(hwcap), packed
+        hwcaps = self._named(hwcap)
+        return Row(
+            self._names.text(key),
+            flags,
+            self._names.text(value),
+            hwcaps,
+            0 if hwcaps is None else (hwcap & _ISA_LEVELS) >> 32,
+            older=hwcaps is None and hwcap != 0,
+            packed=packed,
         )
 
     def _named(self, hwcap: int) -> bytes | None:
@@ -311,17 +302,16 @@ class Table:
         """
         return self._names.has_file_of(directory)
 
-    def below(self, directories: Sequence[bytes]) -> Iterator[tuple[int, Row, bytes]]:
-        """Yield index, row and path of each library below the directories, but not of older
+    def below(self, directories: Sequence[bytes]) -> Iterator[tuple[int, Row]]:
+        """Yield index and row of each library below the directories, but not of older
         subdirectories.
         """
         for start in range(0, len(self), _AT_ONCE):
             positions = self._numbers[6 * start + 2 : 6 * (start + _AT_ONCE) : 6].tolist()
             for index in self._names.below(directories, positions):
-                item = self._item(start + index)
-                if item.kind != _OLDER:
-                    row = Row(item.soname, item.flags, item.path, item.hwcaps)
-                    yield start + index, row, item.path
+                row = self._item(start + index)
+                if not row.older:
+                    yield start + index, row
 
     def files_of(self, directories: Sequence[bytes]) -> dict[bytes, int]:
         """Return name -> flags of each plain row for a file of the directories themselves whose
@@ -347,17 +337,11 @@ class Table:
         subdirectories.
         """
         low, high = self._group(sort_key(soname))
-        items = [self._item(index) for index in range(low, high)]
+        rows = [self._item(index) for index in range(low, high)]
         return [
-            Row(
-                item.soname,
-                item.flags,
-                item.path,
-                item.hwcaps,
-                0 if item.hwcaps is None else (item.hwcap & _ISA_LEVELS) >> 32,
-            )
-            for item in items
-            if item.kind != _OLDER
+            Row(row.soname, row.flags, row.path, row.hwcaps, row.isa_level)
+            for row in rows
+            if not row.older
         ]
 
     def without(self, indexes: Set[int]) -> Table:
@@ -388,12 +372,12 @@ class Table:
             if high - low > _GROUP_LIMIT:
                 # ldconfig never writes so many: ours come first, the others stay as they are
                 high = low
-            items = [table._item(index) for index in range(low, high)]
-            merged = _merged(items, groups[key], places)
-            if merged == items:
+            rows = [table._item(index) for index in range(low, high)]
+            merged = _merged(rows, groups[key], places)
+            if merged == rows:
                 continue
             pieces.append(table._rows[done * NEW_ENTRY : low * NEW_ENTRY])
-            pieces += [item.packed or table._packed(item, names) for item in merged]
+            pieces += [row.packed or table._packed(row, names) for row in merged]
             done = high
         if not pieces:
             return table
@@ -410,13 +394,11 @@ class Table:
             high += 1
         return low, high
 
-    def _packed(self, item: _SortedRow, names: _NewNames) -> bytes:
-        hwcap = item.hwcap
-        if item.hwcaps is not None:
-            hwcap |= self._hwcaps.index(item.hwcaps)
-        return _ROW.pack(
-            item.flags, names.position(item.soname), names.position(item.path), 0, hwcap
-        )
+    def _packed(self, row: Row, names: _NewNames) -> bytes:
+        hwcap = 0
+        if row.hwcaps is not None:
+            hwcap = _NAMED | row.isa_level << 32 | self._hwcaps.index(row.hwcaps)
+        return _ROW.pack(row.flags, names.position(row.soname), names.position(row.path), 0, hwcap)
 
     def _with_names(self, names: Set[bytes]) -> Table:
         """Return the table with more glibc-hwcaps subdirectories, which rows name by number in
@@ -493,26 +475,25 @@ class _NewNames:
         return b"".join([text + b"\0" for text in self._positions])
 
 
-def _merged(items: list[_SortedRow], rows: Sequence[Row], places: Places) -> list[_SortedRow]:
-    merged = list(items)
-    for row in rows:
-        hwcap = 0 if row.hwcaps is None else _NAMED | row.isa_level << 32
-        new = _SortedRow(row.soname, row.flags, row.path, hwcap, row.hwcaps)
-        if not merged or not any(_same(new, item, places) for item in merged):
+def _merged(rows: list[Row], additions: Sequence[Row], places: Places) -> list[Row]:
+    if not rows and len(additions) == 1:  # most names have one row
+        return list(additions)
+    merged = list(rows)
+    for new in additions:
+        if not any(_same(new, row, places) for row in merged):
             merged.append(new)
-    if len(merged) > 1:  # most names have one row
-        merged.sort(
-            key=lambda item: (
-                -item.flags,
-                item.kind,
-                item.hwcaps or b"",
-                places.rank(item.path) if item.kind == _PLAIN else 0,
-            )
+    merged.sort(
+        key=lambda row: (
+            -row.flags,
+            row.kind,
+            row.hwcaps or b"",
+            places.rank(row.path) if row.kind == _PLAIN else 0,
         )
+    )
     return merged
 
 
-def _same(one: _SortedRow, other: _SortedRow, places: Places) -> bool:
+def _same(one: Row, other: Row, places: Places) -> bool:
     if (one.flags, one.kind, one.soname, one.hwcaps) != (
         other.flags,
         other.kind,

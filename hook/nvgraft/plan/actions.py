@@ -32,10 +32,12 @@ class Why(Value):
 class Action(Value):
     """One action; ``op`` is its kind in the document, ``why`` its reason.
 
-    An action without ``op`` is in no document: only steps of nvgraft-cdi-hook have it.
+    An action without ``op`` is in no document: only steps of nvgraft-cdi-hook have it. ``placed``
+    says that :mod:`nvgraft.apply.placement` carries it out.
     """
 
     op = ""
+    placed = False
     why: Why
 
 
@@ -119,6 +121,10 @@ class Tmpfs(Action):
         self.why = why
 
 
+#: The actions that mount something.
+MOUNTS = (Bind, Tmpfs)
+
+
 class WriteFile(Action):
     """Make a file with ``content`` inside a planned tmpfs, before the tmpfs is attached."""
 
@@ -128,27 +134,6 @@ class WriteFile(Action):
         self.path = path
         self.mode = mode
         self.content = content
-        self.why = why
-
-
-class PlaceFile(Action):
-    """Write a file with ``content`` on the root file system itself, or in the place of a file or
-    link there. A file that is replaced keeps its mode and owner.
-    """
-
-    def __init__(self, path: str, mode: int, content: str, why: Why) -> None:
-        self.path = path
-        self.mode = mode
-        self.content = content
-        self.why = why
-
-
-class ChangeMode(Action):
-    """Set the permissions of what is at ``path``, unless it is on a volume."""
-
-    def __init__(self, path: str, mode: int, why: Why) -> None:
-        self.path = path
-        self.mode = mode
         self.why = why
 
 

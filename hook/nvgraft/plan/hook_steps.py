@@ -22,14 +22,13 @@ from nvgraft.formats.tree import NOT_A_DIRECTORY, Node, PathError, Tree
 from nvgraft.plan.actions import (
     Action,
     Bind,
-    ChangeMode,
     MakeDirectory,
-    PlaceFile,
     Plan,
     Symlink,
     UpdateLoaderCache,
     Why,
 )
+from nvgraft.plan.placed_actions import ChangeMode, PlaceFile
 from nvgraft.request import hook_steps as request
 
 TYPE_CHECKING = False

@@ -87,14 +87,18 @@ class CacheContent:
         # library.
         searches = list(self._searches(files))
         rows = self._driver_rows()
-        driver = {(row.soname, row.flags, row.path) for row in rows}
+        driver = {
+            (library.soname, library.flags, f"{library.directory}/{library.soname}")
+            for library in self._libraries
+        }
         for search in searches:
-            image_rows = [
-                library.row(search.directory)
+            directory = search.directory
+            rows += [
+                library.row(directory)
                 for library in search.libraries.values()
                 if not library.known
+                and (library.soname, library.facts.flags, library.path(directory)) not in driver
             ]
-            rows += [row for row in image_rows if (row.soname, row.flags, row.path) not in driver]
             if not search.beyond:
                 self._searched.update(search.directory.names)
                 try:
@@ -154,13 +158,13 @@ class CacheContent:
             library.path: Facts(library.soname, library.flags) for library in self._libraries
         }
         # ldconfig makes the links of a directory before it searches the next one.
-        made: dict[str, Facts] = {}
+        before: list[Search] = []
         for directory in self._unknown:
             rows = self._rows_of(directory)
-            search = Search(files, directory, self._machine, mounted, made, rows, self._written)
+            search = Search(files, directory, self._machine, mounted, before, rows, self._written)
             yield search
             if directory.hwcaps is None:
-                made |= search.linked()
+                before.append(search)
             if search.beyond:
                 self._beyond.append(f"{directory.names[0]}: {search.beyond}")
                 files.bounds.next_step()  # what follows looks at files that are known
@@ -194,14 +198,15 @@ class CacheContent:
         }
         gone = set()
         try:
-            for index, row, path in table.below(
+            for index, row in table.below(
                 [paths.fsencode(name) for search in searches for name in search.directory.names]
             ):
-                rank = places.rank(path)
+                rank = places.rank(row.path)
                 if rank not in searched or (rank, row.soname, row.hwcaps) in present:
                     continue
-                files.bounds.count_library(paths.fsdecode(path))
-                if files.identity(paths.fsdecode(path)) is None:
+                path = paths.fsdecode(row.path)
+                files.bounds.count_library(path)
+                if files.identity(path) is None:
                     gone.add(index)
         except OutOfBounds:
             pass  # rows that cannot be checked within the bounds stay

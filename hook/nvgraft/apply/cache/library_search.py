@@ -19,7 +19,7 @@ from nvgraft.formats.tree import OutOfBounds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from nvgraft.apply.cache.rootfs import Files, FilesDirectory
     from nvgraft.formats.elf import Library
@@ -66,13 +66,17 @@ class FoundLibrary:
         self.is_link = is_link
         self.known = known
 
-    def row(self, directory: SearchDirectory) -> Row:
-        """Return the library's row. In a glibc-hwcaps subdirectory it names the file; no link is
-        made.
+    def path(self, directory: SearchDirectory) -> str:
+        """Return the path in the library's row. In a glibc-hwcaps subdirectory that is the file; no
+        link is made.
         """
         name = self.soname if directory.hwcaps is None else self.name
+        return f"{directory.names[0]}/{name}"
+
+    def row(self, directory: SearchDirectory) -> Row:
+        """Return the library's row."""
         hwcaps = None if directory.hwcaps is None else paths.fsencode(directory.hwcaps)
-        path = paths.fsencode(f"{directory.names[0]}/{name}")
+        path = paths.fsencode(self.path(directory))
         return Row(
             paths.fsencode(self.soname), self.facts.flags, path, hwcaps, self.facts.isa_level
         )
@@ -84,7 +88,7 @@ class Search:
     ``beyond`` says what there is more of than a bound allows, or is "".
 
     :param mounted: path -> facts of mounted files, which are not read again.
-    :param made: path -> facts behind SONAME links that are made in directories searched before.
+    :param before: the searches of other directories, in which SONAME links are made first.
     :param rows: SONAME -> flags of the image's cache for this directory. A file that such a name
         leads to, and that is not younger than ``written`` (ns), is not read.
     """
@@ -95,7 +99,7 @@ class Search:
         directory: SearchDirectory,
         machine: str,
         mounted: Mapping[str, Facts],
-        made: Mapping[str, Facts],
+        before: Sequence[Search],
         rows: Mapping[bytes, int] | None = None,
         written: int = 0,
     ) -> None:
@@ -106,7 +110,7 @@ class Search:
         self._architectures = _FLAGS.get(machine, {})
         self._files: dict[str, Facts] = {}
         self._taken: set[str] = set()  # names that are no links, and stay what they are
-        self._made = made
+        self._before = before
         self._rows = rows or {}
         self._written = written
         try:
@@ -121,14 +125,15 @@ class Search:
         finally:
             place.close()
 
-    def linked(self) -> dict[str, Facts]:
-        """Return the paths that lead to a library of the directory once its links are made."""
-        return {
-            f"{directory}/{library.soname}": library.facts
-            for library in self.libraries.values()
-            if not library.is_link and self._is_sure(library)
-            for directory in self.directory.names
-        }
+    def linked(self, path: str) -> Facts | None:
+        """Return the facts of the library of the directory to which ``path`` leads once its links
+        are made, or None.
+        """
+        directory, _, name = path.rpartition("/")
+        library = self.libraries.get(name)
+        if library is None or library.is_link or directory not in self.directory.names:
+            return None
+        return library.facts if self._is_sure(library) else None
 
     def _is_sure(self, library: FoundLibrary) -> bool:
         if library.name == library.soname:
@@ -221,8 +226,9 @@ class Search:
             if target in self._files:
                 return self._files[target]
             path = paths.clean(paths.join(self.directory.names[0], target))
-            if path in self._made:
-                return self._made[path]
+            for search in reversed(self._before):
+                if (facts := search.linked(path)) is not None:
+                    return facts
             self._bounds.count_library(self.directory.names[0])
             return self._facts(
                 place.library_behind(name, isa_level=self.directory.hwcaps is not None)
