@@ -380,7 +380,7 @@ MUTANTS = (
     _mutant(
         "R23: sources of any kind",
         "_check_source",
-        "stat.S_IFMT(status.st_mode) != _TYPES[action.kind]",
+        "stat.S_IFMT(mode) != _TYPES[action.kind]",
         "False",
         "test_a_source_that_is_not_what_was_planned_is_refused",
     ),
@@ -394,15 +394,15 @@ MUTANTS = (
     _mutant(
         "R23: sources that others can write",
         "_check_source",
-        "status.st_mode & 18 or not",
+        "mode & 18 or not",
         "not",
         "test_a_source_that_is_not_what_was_planned_is_refused",
     ),
     _mutant(
         "R23: sources of other owners",
         "_check_source",
-        "(status.st_mode & 18 or not userns.is_root(status.st_uid))",
-        "status.st_mode & 18",
+        "(mode & 18 or not userns.is_root(uid))",
+        "mode & 18",
         "test_a_source_that_is_not_what_was_planned_is_refused",
     ),
     _mutant(
@@ -437,14 +437,14 @@ MUTANTS = (
     _mutant(
         "R26: mounts are not looked at again",
         "_verify",
-        "for action, mount_fd in mounts:",
-        "for action, mount_fd in ():",
+        "for action, mount_fd, mount_id in mounts:",
+        "for action, mount_fd, mount_id in ():",
         "test_a_target_that_moves_away_is_noticed_and_undone",
     ),
     _mutant(
         "R26: any mount will do",
         "_verify",
-        "there != syscalls.mount_id(mount_fd) or os.fstatvfs",
+        "there != mount_id or os.fstatvfs",
         "os.fstatvfs",
         "test_a_mount_that_is_covered_at_once_is_noticed_and_undone",
     ),

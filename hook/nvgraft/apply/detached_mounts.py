@@ -64,6 +64,8 @@ class Sources:
 
     def __init__(self) -> None:
         self.mounts: list[tuple[Bind | Tmpfs, int]] = []
+        #: Descriptor of a mount -> its id, which stays the same when the mount is attached.
+        self.mount_ids: dict[int, int] = {}
         # Prefix of every path in a tmpfs, and its descriptor; the innermost tmpfs comes first.
         self._tmpfs: list[tuple[str, int]] = []
 
@@ -71,6 +73,7 @@ class Sources:
         for _, fd in self.mounts:
             syscalls.close(fd)
         self.mounts.clear()
+        self.mount_ids.clear()
 
     def inside_tmpfs(self, path: str) -> tuple[int, str] | None:
         """Return the tmpfs of ``path`` and the path relative to it, or None for a path of the
@@ -81,9 +84,14 @@ class Sources:
                 return fd, path[len(prefix) :]
         return None
 
-    def add_tmpfs(self, action: Tmpfs, fd: int) -> None:
+    def add(self, action: Bind | Tmpfs, fd: int, mount_id: int | None = None) -> None:
         """Take over ``fd``, the mount of ``action``."""
         self.mounts.append((action, fd))
+        self.mount_ids[fd] = syscalls.mount_id(fd) if mount_id is None else mount_id
+
+    def add_tmpfs(self, action: Tmpfs, fd: int) -> None:
+        """Take over ``fd``, the mount of ``action``."""
+        self.add(action, fd)
         self._tmpfs.append((action.target + "/", fd))
         self._tmpfs.sort(key=lambda place: -len(place[0]))
 
@@ -101,9 +109,9 @@ def open_sources(
     try:
         for action in actions:
             if isinstance(action, Bind) and action.origin == "made":
-                sources.mounts.append((action, _new_file(action, uid, gid, place)))
+                sources.add(action, _new_file(action, uid, gid, place))
             elif isinstance(action, Bind):
-                sources.mounts.append((action, _clone(action)))
+                sources.add(action, *_clone(action))
             elif isinstance(action, Tmpfs):
                 sources.add_tmpfs(action, _new_tmpfs(action, uid, gid))
             elif isinstance(action, MakeDirectory):
@@ -125,7 +133,8 @@ def open_sources(
     return sources
 
 
-def _clone(action: Bind) -> int:
+def _clone(action: Bind) -> tuple[int, int]:
+    """Return the detached mount of a source, and its id."""
     path = action.host_path
     try:
         fd = syscalls.open_tree(-1, path, syscalls.OPEN_TREE_CLONE | syscalls.AT_SYMLINK_NOFOLLOW)
@@ -138,12 +147,13 @@ def _clone(action: Bind) -> int:
             f"{path} on the host: {error}",
         ) from error
     try:
-        _check_source(action, os.fstat(fd))
+        mode, uid, rdev, mount_id = syscalls.source_of_mount(fd)
+        _check_source(action, mode, uid, rdev)
         _set_options(fd, attributes(action.options))
     except BaseException:
         syscalls.close(fd)
         raise
-    return fd
+    return fd, mount_id
 
 
 def _set_options(fd: int, attributes: int) -> None:
@@ -157,25 +167,22 @@ def _set_options(fd: int, attributes: int) -> None:
         syscalls.mount_setattr(fd, attributes, syscalls.MS_PRIVATE)
 
 
-def _check_source(action: Bind, status: os.stat_result) -> None:
-    if stat.S_IFMT(status.st_mode) != _TYPES[action.kind]:
-        raise _unexpected(action, status, f"it is not a {action.kind} now: reinstall the driver")
-    if (
-        action.rdev is not None
-        and (os.major(status.st_rdev), os.minor(status.st_rdev)) != action.rdev
-    ):
+def _check_source(action: Bind, mode: int, uid: int, rdev: tuple[int, int]) -> None:
+    if stat.S_IFMT(mode) != _TYPES[action.kind]:
+        raise _unexpected(action, mode, f"it is not a {action.kind} now: reinstall the driver")
+    if action.rdev is not None and rdev != action.rdev:
         raise Refusal(
             "mount",
             f"invalid device node: {action.source}",
             f"its number is not {action.rdev[0]}:{action.rdev[1]}: remove it on the host",
         )
-    if action.kind == "file" and (status.st_mode & 0o022 or not userns.is_root(status.st_uid)):
+    if action.kind == "file" and (mode & 0o022 or not userns.is_root(uid)):
         hint = "make it writable by root alone (chown root, chmod go-w) before containers get it"
-        raise _unexpected(action, status, hint)
+        raise _unexpected(action, mode, hint)
 
 
-def _unexpected(action: Bind, status: os.stat_result, hint: str) -> Refusal:
-    text = f"unexpected source file mode {status.st_mode:o} for {action.source}"
+def _unexpected(action: Bind, mode: int, hint: str) -> Refusal:
+    text = f"unexpected source file mode {mode:o} for {action.source}"
     return Refusal("mount", text, hint)
 
 

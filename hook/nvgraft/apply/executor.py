@@ -281,7 +281,7 @@ def _attach(
     sources: Sources, targets: Targets, container: Container, procfs: int, undo: UndoLog
 ) -> None:
     """Attach every mount to its open target, in order, and check that each arrived there."""
-    attached: dict[str, tuple[Bind | Tmpfs, int]] = {}
+    attached: dict[str, tuple[Bind | Tmpfs, int, int]] = {}
     for (action, mount_fd), target_fd in zip(sources.mounts, targets.opened, strict=True):
         if action.target in attached:  # the second mount of a target hides the first
             _verify(attached.values(), container)
@@ -298,18 +298,21 @@ def _attach(
                 "mount", f"mount operation failed: {path}: {reason(error)}", str(error)
             ) from error
         mounted.attached = True
-        attached[action.target] = action, mount_fd
+        attached[action.target] = action, mount_fd, sources.mount_ids[mount_fd]
     _verify(attached.values(), container)
 
 
-def _verify(mounts: Iterable[tuple[Bind | Tmpfs, int]], container: Container) -> None:
+def _verify(mounts: Iterable[tuple[Bind | Tmpfs, int, int]], container: Container) -> None:
     """Check that each target's name leads to our mount, with its options (SECURITY R26).
 
     Every directory is looked up again from the root, for all targets in it.
+
+    :param mounts: action, descriptor and id of each mount. The descriptor keeps the id from being
+        reused.
     """
     directories: dict[str, int] = {}
     try:
-        for action, mount_fd in mounts:
+        for action, mount_fd, mount_id in mounts:
             parent, name = paths.split(action.target)
             try:
                 if parent not in directories:
@@ -320,7 +323,7 @@ def _verify(mounts: Iterable[tuple[Bind | Tmpfs, int]], container: Container) ->
             except OSError as error:
                 raise _not_in_place(action, f" ({error})") from error
             bits = attributes(action.options)
-            if there != syscalls.mount_id(mount_fd) or os.fstatvfs(mount_fd).f_flag & bits != bits:
+            if there != mount_id or os.fstatvfs(mount_fd).f_flag & bits != bits:
                 raise _not_in_place(action)
     finally:
         for fd in directories.values():

@@ -226,6 +226,9 @@ class Targets:
         #: Directory -> its descriptor, and whether it is in one of our tmpfs.
         self._parents: dict[str, tuple[int, bool]] = {}
         self._mount_ids: dict[int, int] = {}
+        #: Directories that are not on a volume, and mounts that are not shared.
+        self._own: set[int] = set()
+        self._private: set[int] = set()
         self._target_fds: list[int] = []
         self.opened: list[int] = []
 
@@ -279,7 +282,7 @@ class Targets:
                 entry = JournalEntry("file", action.target)
             else:
                 continue
-            parent = paths.dirname(entry.path)
+            parent = entry.path.rpartition("/")[0]
             if parent not in stay:
                 stay[parent] = self._stays(parent)
             if entry.kind == "dir":
@@ -290,7 +293,7 @@ class Targets:
 
     def _stays(self, directory: str) -> bool:
         try:
-            parent, _, ours = self._parent(paths.join(directory, "."))
+            parent, _, ours = self._parent(f"{directory}/.")
             return not ours and self._container.is_rootfs(self._mount_id(parent))
         except OSError:
             # Announce it. The error is raised when the thing is made.
@@ -310,6 +313,8 @@ class Targets:
         return fd, name, ours
 
     def _check_volume(self, parent: int, path: str) -> None:
+        if parent in self._own:
+            return
         volume = self._container.volume(self._mount_id(parent))
         if volume is not None:
             text = (
@@ -319,6 +324,7 @@ class Targets:
             raise Refusal(
                 "mount", text, "mount the volume elsewhere, or put the file there beforehand"
             )
+        self._own.add(parent)
 
     def _making(self, kind: str, path: str, parent: int, name: str, target: str = "") -> _Made:
         """Have the undo log remove what is about to be made."""
@@ -347,7 +353,9 @@ class Targets:
         if not ours:
             # What was just made is on its parent's mount.
             mount_id = self._mount_id(parent if made else fd)
-            self._check_shared(self._container.mount(mount_id), action)
+            if mount_id not in self._private:
+                self._check_shared(self._container.mount(mount_id), action)
+                self._private.add(mount_id)
         return fd
 
     def _mount_id(self, fd: int) -> int:

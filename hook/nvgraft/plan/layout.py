@@ -187,7 +187,7 @@ class Layout:
         self.actions.append(WriteFile(path, mode, content, why))
 
     def symlink(self, path: str, target: str, why: Why) -> None:
-        if not self._is_there(path):
+        if self._lookup(path) is None and not self._is_volume(path):
             self.check_volume(path)
             self._made[path] = "symlink"
             self.actions.append(Symlink(path, target, why))
@@ -201,7 +201,7 @@ class Layout:
         :raises OnVolume: the link would be made, or replaced, on a volume.
         """
         node = self._lookup(path)
-        if node is None and self._is_there(path):
+        if node is None and self._is_volume(path):
             return False
         if node is None or (node.type == "symlink" and node.target != target):
             self.check_volume(path)
@@ -261,12 +261,10 @@ class Layout:
             return None
         return self._target.tree.lstat(path)
 
-    def _is_there(self, path: str) -> bool:
-        """Tell whether ``path`` exists. The mount point of a volume is of the kind that is needed,
-        where the tree does not show it.
+    def _is_volume(self, path: str) -> bool:
+        """Tell whether ``path`` is the mount point of a volume. Where the tree does not show it, it
+        is of the kind that is needed.
         """
-        if self._lookup(path) is not None:
-            return True
         return not self._in_tmpfs(path) and self._target.is_volume(path)
 
     def directory_for_mounts(self, requested: str) -> str:
@@ -280,7 +278,7 @@ class Layout:
         """Plan the directory ``path`` and its parents, if they do not exist."""
         node = self._lookup(path)
         if node is None:
-            if self._is_there(path):
+            if self._is_volume(path):
                 return
             self._prepare_parent(path, why)
             self.make_directory(path, mode & ~_UMASK, why)
@@ -327,7 +325,7 @@ class Layout:
             parent = parent.rpartition("/")[0]
         node = self._lookup(path)
         if node is None:
-            if self._is_there(path):
+            if self._is_volume(path):
                 return
             self._prepare_parent(path, why)
             self._made[path] = "file"

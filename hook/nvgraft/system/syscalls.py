@@ -81,6 +81,7 @@ RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_BENEATH = 0x08
 RESOLVE_IN_ROOT = 0x10
 RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_DATA, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_AS = 0, 1, 2, 4, 7, 9
+STATX_BASIC_STATS = 0x7FF
 STATX_BTIME = 0x800
 STATX_MNT_ID = 0x1000
 AT_SECURE = 23
@@ -135,6 +136,11 @@ _OPEN_NAMES = (
     (os.O_WRONLY, "O_WRONLY"),
     (os.O_RDWR, "O_RDWR"),
     (os.O_NONBLOCK, "O_NONBLOCK"),
+)
+_STATX_NAMES = (
+    (STATX_BASIC_STATS, "STATX_BASIC_STATS"),
+    (STATX_MNT_ID, "STATX_MNT_ID"),
+    (STATX_BTIME, "STATX_BTIME"),
 )
 _CLONE_NAMES = (
     (CLONE_NEWNS, "NEWNS"),
@@ -488,15 +494,15 @@ def get_rlimit(resource: int) -> tuple[int, int]:
 
 
 _STATX_FIELDS = STATX_MNT_ID | STATX_BTIME
-#: Nothing that is read of it ever changes: no server of a file system need be asked.
+#: Nothing of these fields ever changes: no server of a file system need be asked.
 _STATX_FLAGS = AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC
 
-#: Memory for the result of one call, struct statx or struct rlimit, as words of 64 bits and as
-#: words of 32 bits.
+#: Memory for the result of one call, struct statx or struct rlimit, as words of 64, 32 and 16 bits.
 _MEMORY = bytearray(256)
 _RESULT_AT = address(_MEMORY)
 _RESULT = memoryview(_MEMORY).cast("Q")
 _HALVES = memoryview(_MEMORY).cast("I")
+_QUARTERS = memoryview(_MEMORY).cast("H")
 
 
 def identity(fd: int) -> tuple[int, int]:
@@ -517,6 +523,15 @@ def mount_id(fd: int, name: str = "") -> int:
     return _RESULT[0x90 // 8]
 
 
+def source_of_mount(fd: int) -> tuple[int, int, tuple[int, int], int]:
+    """Return what fstat(2) and :func:`mount_id` tell of ``fd``, in one call: type and permissions,
+    owner, device number, and the id of its mount.
+    """
+    _fill_result(fd, flags=AT_EMPTY_PATH, fields=STATX_BASIC_STATS | STATX_MNT_ID)
+    rdev = _HALVES[0x80 // 4], _HALVES[0x84 // 4]
+    return _QUARTERS[0x1C // 2], _HALVES[0x14 // 4], rdev, _RESULT[0x90 // 8]
+
+
 def mount_attributes(fd: int) -> int:
     """Return the STATX_ATTR_ bits of ``fd``. 0x2000 means that it is the root of a mount (statx(2),
     Linux 5.8).
@@ -535,15 +550,17 @@ def birth_time(fd: int) -> int:
     return memoryview(_MEMORY).cast("q")[0x50 // 8] * 10**9 + _HALVES[0x58 // 4]
 
 
-def _fill_result(fd: int, name: str = "") -> None:
+def _fill_result(
+    fd: int, name: str = "", *, flags: int = _STATX_FLAGS, fields: int = _STATX_FIELDS
+) -> None:
     """Have the kernel write struct statx of ``fd``, or of ``name`` in it, into the memory for
     results.
     """
 
     def call() -> str:
-        return f"{fd}, {name!r}, STATX_MNT_ID|STATX_BTIME"
+        return f"{fd}, {name!r}, {_decode(fields, _STATX_NAMES)}"
 
-    _statx(call, fd, _path(name) if name else b"", _STATX_FLAGS, _STATX_FIELDS, _RESULT_AT)
+    _statx(call, fd, _path(name) if name else b"", flags, fields, _RESULT_AT)
 
 
 def bpf(command: int, attributes: bytearray) -> int:
