@@ -33,12 +33,13 @@ startup.load("look")
 startup.load("apply")
 import nvgraft.hook, nvgraft.plan.planner, nvgraft.graft, nvgraft.apply.executor
 import nvgraft.apply.undo as undo, nvgraft_specs.names as names
+built_in = [name for name in imported if name in sys.builtin_module_names]
 import json
 imported = [name for name in imported if name.startswith("nvgraft")]
 place = undo.UndoLog.add.__code__.co_filename
 print(json.dumps([
     imported, names.ALL, undo.__file__, undo.__package__, nvgraft.apply.__path__, place,
-    nvgraft.apply.undo is undo,
+    nvgraft.apply.undo is undo, built_in,
 ]))
 """
 
@@ -82,7 +83,7 @@ def test_a_start_imports_packed_modules_only(library: Path) -> None:
     """The hook loads everything for a container from three files, except the module that opens
     them.
     """
-    imported, _, file, package, directories, place, same = start(library)
+    imported, _, file, package, directories, place, same, built_in = start(library)
     assert imported == ["nvgraft", "nvgraft.startup"]
     assert (file, package, directories) == (
         f"{library}/nvgraft/apply/undo.py",
@@ -91,6 +92,7 @@ def test_a_start_imports_packed_modules_only(library: Path) -> None:
     )
     assert place == f"{library}/nvgraft/apply/undo.py"
     assert same
+    assert built_in == []  # errno and others, which need no finder
 
 
 def test_an_edited_source_counts_once_the_packed_files_are_removed(library: Path) -> None:

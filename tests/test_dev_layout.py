@@ -40,6 +40,7 @@ ISLANDS = {
     "_ctypes": {"system/_ffi.py"},
     "_frozen_importlib": {"startup/__init__.py"},
     "_frozen_importlib_external": {"startup/__init__.py"},
+    "_imp": {"startup/__init__.py"},
     "_json": {"base/jsontext.py", "base/json_errors.py"},
     "_prctl": {"system/privileges.py"},
     "_signal": {"base/_os.py"},

@@ -8,6 +8,7 @@ import ast
 import importlib.util
 import marshal
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,8 +25,9 @@ _PIECE = 120 << 10
 #: elsewhere.
 _ENGINE = "hook/nvgraft"
 
-#: A packed module: name, whether it is a package, source below the directory, code.
-_Module = tuple[str, bool, str, CodeType]
+#: A packed module: name, whether it is a package, source below the directory, code; the last two
+#: are empty for a module of the interpreter's program.
+_Module = tuple[str, bool, str, CodeType | None]
 
 #: The text for people who find the packed files, or wonder why an edited module has no effect.
 _README = """\
@@ -91,6 +93,8 @@ def pack_groups(directory: str, final: str) -> None:
 
 
 def _module(directory: str, final: str, name: str, source: str) -> _Module:
+    if not source:
+        return name, False, "", None
     path = Path(directory, source)
     code = compile_source(path, f"{final}/{source}", bare_source=True)
     return name, path.name == "__init__.py", source, code
@@ -113,10 +117,14 @@ def _pieces(modules: list[_Module]) -> Iterator[bytes]:
 
 def add_module(directory: str, name: str, order: dict[str, str], seen: set[str]) -> None:
     """Add the module ``name`` with its source to ``order``, after our modules that it imports at
-    the top.
+    the top, and those of the interpreter's program.
 
     :param seen: names that are skipped; ``name`` is added to them.
     """
+    if name in sys.builtin_module_names and name not in seen:
+        seen.add(name)
+        order[name] = ""
+        return
     place = name.replace(".", "/")
     source = next(
         (

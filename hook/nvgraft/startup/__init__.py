@@ -17,12 +17,14 @@ loads every module from its source.
 ``nvgraft_cli.install.pack`` writes the files. A file has the interpreter's magic number and any
 number of pieces. A piece has its length in four bytes, the low one first, and a list of modules in
 the format of marshal: name, whether it is a package, the path of its source, and its code, compiled
-without docstrings and annotations. Pieces have about 120 KiB, so that each one is read into the
-memory of the one before: new memory costs a page fault for each 4 KiB.
+without docstrings and annotations. A module without code is one of the interpreter's program.
+Pieces have about 120 KiB, so that each one is read into the memory of the one before: new memory
+costs a page fault for each 4 KiB.
 """
 
 from __future__ import annotations
 
+import _imp
 import marshal
 import posix as os  # not from nvgraft.base._os: nothing of ours is loaded yet
 import sys
@@ -141,11 +143,25 @@ def load(group: str) -> None:
         os.close(fd)
 
 
-def _run(library: str, modules: list[tuple[str, bool, str, CodeType]]) -> None:
+def _load_built_in(name: str) -> None:
+    """Load a module of the interpreter's program, for which an import statement would take a lock
+    and ask each finder. Where it is a file, the import statement loads it.
+    """
+    module = _imp.create_builtin(ModuleSpec(name, None))
+    if module is not None:
+        _imp.exec_builtin(module)
+        module.__spec__ = _SPECIFICATION
+        sys.modules[name] = module
+
+
+def _run(library: str, modules: list[tuple[str, bool, str, CodeType | None]]) -> None:
     loaded = sys.modules
     kind = type(sys)
     for name, package, source, code in modules:
         if name in loaded:
+            continue
+        if code is None:
+            _load_built_in(name)
             continue
         path = f"{library}/{source}"
         module = kind(name)
