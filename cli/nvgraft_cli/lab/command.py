@@ -133,6 +133,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_by_hand(args: argparse.Namespace) -> int:
     from nvgraft_cli.lab import hand_node
+    from nvgraft_cli.lab.ground.lent_terminal import mode_kept
     from nvgraft_cli.simulate import running
     from nvgraft_specs.models.host import parse_host
 
@@ -142,20 +143,22 @@ def _run_by_hand(args: argparse.Namespace) -> int:
     hand_node.check()
     script = None if args.script is None else _read_script(args.script)
     text = hand_node.host_text()
-    return running.on_host(
-        parse_host(text, BY_HAND), text, lambda: _work(lambda: _build_by_hand(script, args))
-    )
+    host = parse_host(text, BY_HAND)
+    with mode_kept():
+        return running.on_host(host, text, lambda: _work(lambda: _build_by_hand(script, args)))
 
 
 def _build_by_hand(script: Sequence[str] | None, args: argparse.Namespace) -> int:
+    from nvgraft_cli.lab import hand_node
     from nvgraft_cli.lab.by_hand import ByHand
     from nvgraft_cli.lab.ground import node
     from nvgraft_cli.simulate.demo import DemoFailed
 
     environment = node.prepare()
+    hand_node.keep_machine()
     _end_by(signal.SIGTERM, signal.SIGHUP)
     try:
-        experiment = ByHand(environment, _say(args))
+        experiment = ByHand(environment, _say(args), terminal=script is None and _has_terminal())
     except DemoFailed as error:
         raise InputError(f"{error} | install the package of that program anew", 1) from error
     try:
@@ -188,6 +191,10 @@ def _run_lesson(args: argparse.Namespace) -> int:
         return dict(made)
 
     return command.teach(args.bundle, _work, _console(script, args), environment)
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _say(args: argparse.Namespace) -> Callable[[str], None]:
@@ -299,10 +306,11 @@ def _walk(
 
 
 def _end_by(*numbers: int) -> None:
-    """Let signals end the lab as Ctrl-C does."""
+    """Let signals end the lab."""
+    from nvgraft_cli.lab.ground.lines import Ended
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        raise Ended
 
     for number in numbers:
         signal.signal(number, interrupt)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from typing import Any
 
+from nvgraft.system import syscalls
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.simulate import demo, recipe
 
@@ -84,6 +85,13 @@ def check() -> None:
             f"missing in PATH: {', '.join(sorted(missing))} | install bash, coreutils, diffutils,"
             " findutils, libc-bin, mount, tar and util-linux"
         )
+
+
+def keep_machine() -> None:
+    """Make /sys of the node read-only. It is this machine's, and `rm -r /` would remove cgroups."""
+    directory = os.open("/sys", os.O_PATH | os.O_CLOEXEC)
+    syscalls.mount_setattr(directory, syscalls.MOUNT_ATTR_RDONLY, recursive=True)
+    os.close(directory)
 
 
 def _program(name: str) -> str | None:

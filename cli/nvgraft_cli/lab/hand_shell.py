@@ -1,6 +1,7 @@
 """A shell that obeys one command at a time, and the processes in which its commands end up."""
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -17,15 +18,34 @@ from nvgraft_cli.lab.looks import (
     mounts_of,
 )
 
-_BASH = ["/bin/bash", "--norc", "--noprofile"]
+BASH = ("/bin/bash", "--norc", "--noprofile")
 #: Mounts and files that are listed one by one.
 _SHORT = 12
-#: Seconds that a command may take.
+#: Seconds without a word that a command without a terminal may take.
 PATIENCE = 60.0
+#: Bytes that such a command may print.
+_MOST_OUTPUT = 16 << 20
+#: What bash says of a command that goes on in the next line.
+_UNFINISHED = re.compile("unexpected end of file|unexpected EOF|delimited by end-of-file")
 
 
 class ShellGone(Exception):
     """The shell has ended, or a command in it does not end."""
+
+
+class CannotRun(Exception):
+    """The shell cannot be told this command. The text says why."""
+
+
+class CommandResult(NamedTuple):
+    """What a command has come to.
+
+    :ivar lines: its output, unless a terminal has shown it; ``silent``: whether there was none.
+    """
+
+    lines: list[str]
+    silent: bool
+    code: int
 
 
 class ShellPlace(NamedTuple):
@@ -47,26 +67,20 @@ class HandShell:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
-            _BASH,
+            BASH,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**environment, "SHELL": _BASH[0], "LC_ALL": "C"},
+            env={**environment, "SHELL": BASH[0], "LC_ALL": "C"},
             start_new_session=True,  # a terminal's signals are for the lab
             cwd="/",
         )
 
-    def mistake(self, command: str) -> str:
-        """Return what is wrong with the syntax of ``command``, or ""."""
-        checked = subprocess.run(
-            [*_BASH, "-n", "-c", command], capture_output=True, text=True, check=False
-        )
-        return checked.stderr.strip().rpartition(": ")[2] if checked.returncode else ""
+    def run(self, command: str, *, held: bool) -> CommandResult:
+        """Run ``command``.
 
-    def run(self, command: str) -> tuple[list[str], int]:
-        """Return the output of ``command`` and its exit code.
-
-        :raises ShellGone: there is no shell any more that could tell.
+        :param held: whether its output is returned, not shown on the terminal, if there is one.
+        :raises ShellGone: there is no shell any more that could tell, or it does not end.
         """
         mark = f"--{uuid.uuid4().hex}--"
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -75,35 +89,32 @@ class HandShell:
             self._process.stdin.flush()
         except BrokenPipeError as error:
             raise ShellGone("the shell has ended") from error
-        said = b""
+        said = bytearray()
         fd = self._process.stdout.fileno()
-        end = f"\n{mark} ".encode()
-        while end not in said or not said.endswith(b"\n"):
+        end = re.compile(rf"\n{mark} (\d+)\n".encode())
+        looked_at = 0
+        while (found := end.search(said, max(0, looked_at - len(mark) - 8))) is None:
+            looked_at = len(said)
+            if len(said) > _MOST_OUTPUT:
+                raise ShellGone(f"the command has printed more than {_MOST_OUTPUT >> 20} MiB")
             if not select.select([fd], [], [], PATIENCE)[0]:
                 raise ShellGone(f"the command has not ended for {PATIENCE:g} s")
             data = os.read(fd, 1 << 16)
             if not data:
                 raise ShellGone("the shell has ended")
             said += data
-        output, _, code = said.rpartition(end)
-        return output.decode("utf-8", "replace").splitlines(), int(code)
+        output, code = said[: found.start()], int(found[1])
+        lines = output.decode("utf-8", "replace").splitlines()
+        return CommandResult(lines, not lines, code)
+
+    def unread(self) -> list[str]:
+        """Return no lines: the commands read nothing that anybody types."""
+        return []
 
     def place(self) -> ShellPlace | None:
         """Return where the innermost shell is; None if it has just ended."""
-        pid = self._process.pid
         try:
-            while children := _children(pid):
-                pid = children[0]
-            status = os.stat(f"/proc/{pid}")
-            directory = os.readlink(f"/proc/{pid}/cwd")
-            return ShellPlace(
-                os.readlink(f"/proc/{pid}/ns/mnt"),
-                os.readlink(f"/proc/{pid}/ns/pid"),
-                directory,
-                f"{status.st_uid}:{status.st_gid}",
-                mounts_of(pid, ""),
-                {} if directory == "/" else files_of(pid, directory),
-            )
+            return place_of(self._innermost())
         except OSError:
             return None
 
@@ -115,10 +126,59 @@ class HandShell:
             return
         self._process.wait()
 
+    def _innermost(self) -> int:
+        """Return the process that reads the next command."""
+        pid = self._process.pid
+        pipe = os.readlink(f"/proc/{pid}/fd/0")
+        # bash gives commands in the background another standard input.
+        while children := [child for child in _children(pid) if _input_of(child) == pipe]:
+            pid = children[0]
+        return pid
+
+
+def mistake_in(command: str) -> tuple[str, bool]:
+    """Return what is wrong with the syntax of ``command``, or "", and whether it goes on in the
+    next line.
+    """
+    checked = subprocess.run(
+        [*BASH, "-n", "-c", command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+    message = checked.stderr.strip().rpartition(": ")[2] if checked.returncode else ""
+    slashes = len(command) - len(command.rstrip("\\"))
+    return message, bool(_UNFINISHED.search(checked.stderr)) or slashes % 2 == 1
+
+
+def place_of(pid: int) -> ShellPlace:
+    """Return where the process ``pid`` is.
+
+    :raises OSError: it has ended.
+    """
+    status = os.stat(f"/proc/{pid}")
+    directory = os.readlink(f"/proc/{pid}/cwd")
+    return ShellPlace(
+        os.readlink(f"/proc/{pid}/ns/mnt"),
+        os.readlink(f"/proc/{pid}/ns/pid"),
+        directory,
+        f"{status.st_uid}:{status.st_gid}",
+        mounts_of(pid, ""),
+        {} if directory == "/" else files_of(pid, directory),
+    )
+
 
 def _children(pid: int) -> list[int]:
     with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
         return [int(word) for word in file.read().split()]
+
+
+def _input_of(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/0")
+    except OSError:
+        return ""  # it has just ended
 
 
 def effects(before: ShellPlace | None, after: ShellPlace | None) -> list[str]:
@@ -127,9 +187,9 @@ def effects(before: ShellPlace | None, after: ShellPlace | None) -> list[str]:
         return []
     lines = []
     if after.mount_namespace != before.mount_namespace:
-        lines.append("the shell is in a new mount namespace")
+        lines.append("the shell is in another mount namespace")
     if after.pid_namespace != before.pid_namespace:
-        lines.append("the shell is in a new pid namespace")
+        lines.append("the shell is in another pid namespace")
     if after.user != before.user:
         lines.append(f"the user is {after.user}")
     if after.directory != before.directory:
@@ -167,7 +227,8 @@ def _look(place: ShellPlace) -> Look:
 
 def _from(directory: str, row: str) -> str:
     """Return a mount as it is called in ``directory``."""
-    return f".{row[len(directory) :]}" if row.startswith(f"{directory.rstrip('/')}/") else row
+    inside = directory.rstrip("/")
+    return f".{row[len(inside) :]}" if row.startswith(f"{inside}/") else row
 
 
 def _listed(sign: str, kind: str, rows: list[str]) -> list[str]:

@@ -41,7 +41,8 @@ STEPS = (
     ),
     HandStep(
         "mount --make-private rootfs",
-        "What is mounted below it does not appear in other mount namespaces.",
+        "What is mounted below it does not appear in other mount namespaces. unshare has seen to it"
+        " already, so nothing changes.",
     ),
     HandStep("cd rootfs", "All that follows is about this directory."),
     HandStep(
@@ -62,8 +63,8 @@ STEPS = (
     ),
     HandStep(
         f"{_LIST} > ../before; wc -l ../before",
-        "All files: kind (d, f, l, c), number of the file system, path. Processes and /sys are left"
-        " out.",
+        "All files: kind (d directory, f file, l link, c device), number of the file system, path."
+        " Processes and /sys are left out.",
     ),
     HandStep(
         "nvidia-container-cli --load-kmods configure --ldconfig=@/sbin/ldconfig --no-cgroups"
@@ -74,7 +75,8 @@ STEPS = (
     HandStep(f"{_LIST} > ../after; wc -l ../after", "The same list again."),
     HandStep(
         "diff ../before ../after",
-        "What that step has changed: lines with > came, lines with < are gone from sight.",
+        "What that step has changed: lines with > came, lines with < are gone from sight. The others"
+        " are diff's own and tell where in the lists.",
     ),
     HandStep(
         "pivot_root . mnt",

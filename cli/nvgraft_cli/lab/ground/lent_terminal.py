@@ -109,6 +109,19 @@ def terminal_of(*, scripted: bool) -> Iterator[LentTerminal | None]:
             os.waitpid(keeper, 0)
 
 
+@contextmanager
+def mode_kept() -> Iterator[None]:
+    """Give the terminal on standard input its mode back at the end, even if the lab was killed."""
+    if not os.isatty(0):
+        yield
+        return
+    mode = termios.tcgetattr(0)
+    try:
+        yield
+    finally:
+        _set_mode(mode)
+
+
 def run_shell(
     command: str | None,
     environment: Mapping[str, str],

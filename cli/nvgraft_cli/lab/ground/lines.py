@@ -1,9 +1,18 @@
 """Where the lab's commands come from: a terminal with a history, or a script."""
 
+import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from nvgraft.base.errors import printable
+
+#: Asks for the rest of a command that is not complete.
+_REST = "> "
+
+
+class Ended(KeyboardInterrupt):
+    """A signal has come that ends the lab, at a prompt too: SIGTERM or SIGHUP."""
 
 
 class LabConsole:
@@ -21,29 +30,63 @@ class LabConsole:
         """
         self.scripted = script is not None
         self.say = say
-        self._script = script or ()
+        self._waiting = deque(script or ())
         self._plain = plain
 
-    def lines(self, prompt: str, names: Sequence[str]) -> Iterator[str]:
-        """Yield the lines. Of a script, comments and empty lines are left out.
+    def put_back(self, lines: Iterable[str]) -> None:
+        """Let :meth:`lines` yield ``lines`` next: they were written before anybody read them."""
+        self._waiting.extend(lines)
+
+    def lines(
+        self, prompt: str, names: Sequence[str], whole: Callable[[str], bool] = lambda _: True
+    ) -> Iterator[str]:
+        """Yield the commands. Of a script, comments and empty lines between them are left out.
 
         :param names: words that a terminal completes.
+        :param whole: tells whether a command is complete. One that is not gets the next line too.
         """
-        if self.scripted:
-            for line in self._script:
-                if line.strip() and not line.lstrip().startswith("#"):
-                    self.say(printable(f"{prompt}{line.strip()}"))
-                    yield line.strip()
-            return
-        if not self._plain:
+        if not self.scripted and not self._plain:
             _complete(names)
+        command = ""
         while True:
             try:
-                line = _read_line(prompt)
+                line = self._line(_REST if command else prompt, inside=bool(command))
             except EOFError:
-                self.say("")
+                if command:
+                    yield command.strip()
                 return
-            yield line.strip()
+            except KeyboardInterrupt as error:
+                if isinstance(error, Ended) or self.scripted or not sys.stdin.isatty():
+                    raise
+                self.say("\n(quit or Ctrl-D ends)")
+                command = ""
+                self._waiting.clear()
+                continue
+            command = f"{command}\n{line}" if command else line
+            if whole(command):
+                yield command.strip()
+                command = ""
+
+    def _line(self, prompt: str, *, inside: bool) -> str:
+        """Return the next line.
+
+        :param inside: whether it belongs to the command of the line before.
+        :raises EOFError: there is none.
+        """
+        while self._waiting:
+            line = self._waiting.popleft()
+            if inside or (line.strip() and not line.lstrip().startswith("#")):
+                self.say(printable(f"{prompt}{line if inside else line.strip()}"))
+                return line
+        if self.scripted:
+            raise EOFError
+        try:
+            first, *more = _read_line(prompt).rstrip("\n").split("\n")
+        except EOFError:
+            self.say("")
+            raise
+        self._waiting.extend(more)  # readline returns a block that is pasted as a whole
+        return first
 
 
 def _read_line(prompt: str) -> str:
@@ -52,7 +95,11 @@ def _read_line(prompt: str) -> str:
     :raises EOFError: there is none.
     """
     if sys.stdin.isatty():
-        return input(prompt)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            return input(prompt)
+        finally:
+            signal.signal(signal.SIGINT, before)
     # input() drops an interrupt that comes while it writes to what is not a terminal.
     print(prompt, end="", flush=True)
     line = sys.stdin.readline()
