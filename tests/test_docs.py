@@ -292,3 +292,11 @@ def test_pages_of_the_guide_begin_and_end_with_the_reader(page: Path) -> None:
     assert last.startswith("A question\n")
     question, _, answer = last.partition("Decide, then ask")
     assert "?" in question and "\n$ nvgraft " in answer
+
+
+def test_an_installation_says_where_to() -> None:
+    """`./dev install` without PREFIX installs nothing, so no page for learners tells it so."""
+    pages = [console.DOCS / "course.md", console.DOCS / "lab.md", *console.DOCS.glob("guide/*.md")]
+    assert len(pages) > 10
+    bare = [page.name for page in pages if "./dev install`" in page.read_text()]
+    assert bare == []

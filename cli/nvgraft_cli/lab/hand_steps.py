@@ -75,8 +75,8 @@ STEPS = (
     HandStep(f"{_LIST} > ../after; wc -l ../after", "The same list again."),
     HandStep(
         "diff ../before ../after",
-        "What that step has changed: lines with > came, lines with < are gone from sight. The others"
-        " are diff's own and tell where in the lists.",
+        "What that step has changed: lines with > came, lines with < are gone from sight. The"
+        " others are diff's own and tell where in the lists.",
     ),
     HandStep(
         "pivot_root . mnt",

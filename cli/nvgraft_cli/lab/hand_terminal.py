@@ -23,7 +23,14 @@ from typing import NoReturn
 
 from nvgraft.system import syscalls
 from nvgraft_cli.lab.ground.lines import Ended
-from nvgraft_cli.lab.hand_shell import BASH, CannotRun, CommandResult, ShellGone, ShellPlace, place_of
+from nvgraft_cli.lab.hand_shell import (
+    BASH,
+    CannotRun,
+    CommandResult,
+    ShellGone,
+    ShellPlace,
+    place_of,
+)
 
 #: Where bash, and what it starts, has the pipe through which the lab lets it go on.
 _GATE = 240
