@@ -1,4 +1,4 @@
-"""The lab that the pages of docs/guide walk through, page by page, is as they show it."""
+"""The labs that docs/guide, page by page, and docs/course.md walk through are as they show them."""
 
 import subprocess
 import sys
@@ -13,7 +13,10 @@ from harness import CHECKOUT
 
 pytestmark = pytest.mark.requires("root", "runc", "busybox", "overlayfs", "x86_64", "ldconfig")
 
-GUIDE = CHECKOUT / "docs/guide"
+GUIDE = sorted(
+    (CHECKOUT / "docs/guide").glob("[1-9]*.md"), key=lambda path: int(path.name.partition("-")[0])
+)
+COURSE = CHECKOUT / "docs/course.md"
 PROMPT = "lab> "
 
 
@@ -25,19 +28,20 @@ class Step(NamedTuple):
     output: list[str]
 
 
-def steps() -> Iterator[Step]:
-    """Yield the steps of all pages, in their order."""
-    for page in sorted(GUIDE.glob("[1-9]*.md"), key=lambda path: int(path.name.partition("-")[0])):
+def steps(pages: list[Path]) -> Iterator[Step]:
+    """Yield the steps of pages, in their order."""
+    for page in pages:
         for block in page.read_text().split("```lab\n")[1:]:
             for part in f"\n{block.partition('```')[0]}".split(f"\n{PROMPT}")[1:]:
                 command, *output = part.rstrip("\n").split("\n")
                 yield Step(page, command, output)
 
 
-def test_the_pages_follow_one_lab() -> None:
+@pytest.mark.parametrize(("pages", "least"), [(GUIDE, 7), ([COURSE], 1)], ids=["guide", "course"])
+def test_the_pages_follow_one_lab(pages: list[Path], least: int) -> None:
     """One lab goes through the steps of all pages; each prints what its page shows."""
-    shown = list(steps())
-    assert len({step.page for step in shown}) >= 7
+    shown = list(steps(pages))
+    assert len({step.page for step in shown}) >= least
     done = subprocess.run(
         [sys.executable, "-m", "nvgraft_cli.shell.main", "lab", "--plain", "--script", "-"],
         input="".join(f"{step.command}\n" for step in shown),
