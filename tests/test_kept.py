@@ -304,4 +304,7 @@ def test_what_is_not_a_document_stays(
     assert kept.read("kind", KEY) == VALUE
     monkeypatch.setattr("nvgraft_cli.inventory.command.require_root", lambda: None)
     assert main.main(["inventory", "drop"]) == 1
-    assert "kind-odd: is a directory | no hook has made it: remove it" in capsys.readouterr().err
+    assert (
+        "kind-odd: is a directory | remove it: no hook writes such a file"
+        in capsys.readouterr().err
+    )

@@ -204,7 +204,7 @@ def test_what_is_not_a_record_is_named(directory: Path, capsys: pytest.CaptureFi
         "id-b": "it is not a regular file",
         "id-open": "its mode is 0666 instead of 0600",
     }.items():
-        assert f"/{name} is not used: {problem} | no hook has made it: remove it" in problems
+        assert f"/{name} is not used: {problem} | remove it: no hook writes such a file" in problems
     for number in range(last_error.KEPT + 5):
         keep(f"c{number}", "x")
     left = {path.name for path in directory.iterdir()}

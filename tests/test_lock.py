@@ -186,7 +186,7 @@ def test_what_is_not_a_lock_is_named(directory: Path, rootfs: int, kind: str, pr
         lock.lock_rootfs(rootfs)
     assert (refusal.value.stage, refusal.value.hint) == (
         "container",
-        "no hook has made it: remove it",
+        "remove it: no hook writes such a file",
     )
     assert lock.drop_unheld() == {path.name: problem}
     assert path.is_symlink() or path.exists()

@@ -65,11 +65,11 @@ class CudaRuntime:
         return MINIMUM_DRIVERS.get(key, "")
 
     def newer_than(self, cuda_version: str) -> bool:
-        """Whether this is newer than the CUDA of a driver; unknown second numbers count as 0."""
+        """Tell whether this is newer than a driver's CUDA. An unknown minor version counts as 0."""
         return (self.major, self.minor or 0) > numbers(cuda_version)[:2]
 
     def runs_on(self, driver_version: str, cuda_version: str) -> bool:
-        """Whether it starts on a driver, by minor-version compatibility too."""
+        """Tell whether it starts on a driver, also by minor-version compatibility."""
         if not self.newer_than(cuda_version):
             return True
         least = self.minimum_driver

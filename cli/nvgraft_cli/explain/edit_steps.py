@@ -346,7 +346,7 @@ def _refuser(case: Case, refusal: Refusal) -> str:
 
 
 def _at_first(words: str) -> str:
-    """Return words as a sentence begins; the name of a program stays as it is."""
+    """Return words with a capital first letter, unless they begin with a program's name."""
     return words if words.startswith("nvgraft") else words[:1].upper() + words[1:]
 
 

@@ -556,9 +556,10 @@ def main() -> int:
     )
     if lacking:
         print(
-            f"install: nvgraft-cdi-hook has no static first program: {lacking} | use it in"
-            " specifications whose hooks have an env alone, as nvgraft's own (it is not linked as"
-            " nvidia-cdi-hook and nvidia-ctk), or run apt-get install binutils and install again",
+            f"install: nvgraft-cdi-hook has no static first program: {lacking} | use it"
+            " only in specifications that give each hook an env, as nvgraft's do (the names"
+            " nvidia-cdi-hook and nvidia-ctk are not linked to it), or run apt-get install binutils"
+            " and install again",
             file=sys.stderr,
         )
     return 0

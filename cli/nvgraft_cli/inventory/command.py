@@ -191,7 +191,7 @@ def _drop(args: argparse.Namespace) -> int:
         count = keep.drop()
     except OSError as error:
         path = f"{kept.DIRECTORY}/{error.filename or ''}"
-        text = f"{path}: {reason(error)} | no hook has made it: remove it"
+        text = f"{path}: {reason(error)} | remove it: no hook writes such a file"
         raise InputError(text, exit_code=1) from error
     if args.format == "json":
         print_document({"schema": _DROP_SCHEMA, "directory": kept.DIRECTORY, "dropped": count})

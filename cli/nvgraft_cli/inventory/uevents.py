@@ -19,7 +19,7 @@ def concerns_driver(event: Mapping[str, object]) -> bool:
 
 @asynccontextmanager
 async def listening() -> AsyncIterator[AsyncIterator[Mapping[str, object]]]:
-    """A context that yields every event of the kernel from its beginning on.
+    """Open a context that yields every event of the kernel that comes while it is open.
 
     :raises OSError: there is no such socket; ENOBUFS: events were lost because they came too fast.
     """

@@ -105,7 +105,7 @@ def _records(directory: str, wanted: str) -> list[tuple[int, str]]:
     records = []
     for path, status in found:
         if problem := unlike_ours(status, SIZE_LIMIT):
-            line = f"{path} is not used: {problem} | no hook has made it: remove it"
+            line = f"{path} is not used: {problem} | remove it: no hook writes such a file"
             logs.get().info(line)
         elif os.path.basename(path).startswith(wanted):
             records.append((status.st_mtime_ns, path))

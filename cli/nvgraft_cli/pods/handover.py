@@ -177,7 +177,7 @@ class PodOnNode:
 
     @property
     def elsewhere(self) -> str:
-        """Why what the container gets cannot be told here, or ""."""
+        """The reason why it is not known which GPUs the container gets; "" if it is known."""
         claims = self.container.claims
         if self.granted or not claims:
             return ""
@@ -185,7 +185,7 @@ class PodOnNode:
 
     @property
     def advice(self) -> str:
-        """How the pod gets the devices of NVIDIA's that it does not have."""
+        """How the pod would get the devices of NVIDIA that it lacks."""
         if self.elsewhere:
             return _PREPARE
         if self.granted:

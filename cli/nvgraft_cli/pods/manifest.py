@@ -337,7 +337,8 @@ def _variables(container: Mapping[str, Any], where: str) -> dict[str, str | None
         if size > _MOST_ENVIRONMENT:
             raise InputError(
                 f"{where}.env: references of {name} make the environment larger than"
-                f" {_MOST_ENVIRONMENT:,} bytes | shorten them: no program starts with it"
+                f" {_MOST_ENVIRONMENT:,} bytes | shorten them: the kernel starts no"
+                " program with a larger one"
             )
         elsewhere = bool(container.get("envFrom"))
         unknown = any(env.get(one, None if elsewhere else "") is None for one in used)

@@ -180,12 +180,12 @@ def _check_node(profile: GpuProfile, node: Node, count: int, driver: str, machin
     branch = int(driver.partition(".")[0])
     if node.first_driver and branch < node.first_driver:
         raise WrongRecipe(
-            f"driver {driver} does not know a {profile.title} | take one of branch"
+            f"driver {driver} does not know a {profile.title} | take a driver of branch"
             f" {node.first_driver} or newer"
         )
     if node.last_driver and branch > node.last_driver:
         raise WrongRecipe(
-            f"driver {driver} does not serve a {profile.title} | take one of branch"
+            f"driver {driver} does not serve a {profile.title} | take a driver of branch"
             f" {node.last_driver} or older"
         )
     if node.machine and machine != node.machine:

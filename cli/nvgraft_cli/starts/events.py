@@ -31,7 +31,7 @@ class ProcessEvent(NamedTuple):
 
 @asynccontextmanager
 async def listening() -> AsyncIterator[AsyncIterator[ProcessEvent]]:
-    """A context that yields every event from its beginning on.
+    """Open a context that yields every event that comes while it is open.
 
     :raises InputError: the kernel sends none here.
     :raises OSError: ENOBUFS: events were lost because they came too fast.

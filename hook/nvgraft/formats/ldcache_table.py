@@ -163,7 +163,7 @@ class _RowNames:
         return source[start : end if end >= 0 else start + NAME_LIMIT]
 
     def below(self, directories: Sequence[bytes], positions: Sequence[int]) -> list[int]:
-        """Return the indexes of the ``positions`` of paths below one of the directories."""
+        """Return which ``positions`` are those of paths below the directories, as indexes."""
         starts = tuple(directory + b"/" for directory in directories)
         data, origin, end = self._data, self._origin, self._end
         added, behind = self._added, self._origin + self._end

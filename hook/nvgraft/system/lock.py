@@ -171,5 +171,5 @@ def _not_a_lock(name: str, problem: str) -> Refusal:
     return Refusal(
         "container",
         f"open failed: {DIRECTORY}/{name}: {problem}",
-        "no hook has made it: remove it",
+        "remove it: no hook writes such a file",
     )

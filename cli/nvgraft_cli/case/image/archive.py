@@ -124,7 +124,7 @@ class _ArchiveFiles:
             raise InputError(f"{error}: save the image again") from error
 
     def reading_seconds(self, names: Sequence[str]) -> float:
-        """Return the time to allow for reading the named files, by their room on the disk."""
+        """Return the seconds that reading the named files may take, from their size on the disk."""
         paths = {self._path}
         if self._members is None:
             paths = {os.path.join(self._path, name) for name in names}

@@ -44,9 +44,9 @@ def member(config: object, name: str) -> dict[str, Any]:
 
 
 def private_root(image: str, work: str) -> str:
-    """Return a root file system in which nothing that is changed changes ``image``.
+    """Return a root file system that shows ``image``; changes in it leave ``image`` as it is.
 
-    Where overlays cannot be stacked any further it is ``image`` itself, which is the node's own.
+    Where the kernel stacks no further overlay, it is ``image`` itself, which is the node's copy.
     """
     root = f"{work}/rootfs"
     for part in ("upper", "work"):

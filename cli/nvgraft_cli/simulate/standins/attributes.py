@@ -42,7 +42,7 @@ _COMMON = {
 def attributes(
     gpu: Gpu, values: Mapping[str, Any], sm_count: int | None = None
 ) -> list[tuple[int, int]]:
-    """Return (number, value) of each attribute that is known, sorted.
+    """Return the number and value of each known CUDA attribute of a GPU, sorted by number.
 
     :param values: what the GPU answers, by key of the document.
     :param sm_count: the multiprocessors of a MIG device; None for the whole GPU.
