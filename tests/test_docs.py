@@ -300,3 +300,8 @@ def test_an_installation_says_where_to() -> None:
     assert len(pages) > 10
     bare = [page.name for page in pages if "./dev install`" in page.read_text()]
     assert bare == []
+
+
+def test_the_readme_is_read_in_one_go() -> None:
+    """The README has fewer than 150 lines; details have pages of their own."""
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150
