@@ -15,7 +15,7 @@ from nvgraft_cli.shell.errors import InputError
 
 _PROMPT = "by-hand> "
 _WORDS = ("next", "all", "skip", "step", "where", "help", "quit")
-_WELCOME = "Enter runs the command that is shown; write another one to run it instead. See help."
+_WELCOME = "Enter runs the command that is shown; write another one to run it instead, or help."
 _LAST = "That was a container. Look around in it; `quit` throws everything away."
 
 _HELP = """\
@@ -30,8 +30,8 @@ Anything else is run by the shell as you write it, also over several lines."""
 #: Commands whose output the lab prints itself, with what it means.
 _EXPLAINED = frozenset(step.command for step in STEPS)
 _HELP_TERMINAL = """\
-Ctrl-C ends a command, Ctrl-Z stops it (fg goes on with it). If nothing else helps, Ctrl-] three
-times ends the experiment while a command runs."""
+Ctrl-C ends a command. Ctrl-Z stops it, and fg goes on with it.
+If nothing else ends a command, Ctrl-] three times ends the experiment."""
 
 
 class ByHand:
