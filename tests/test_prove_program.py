@@ -13,7 +13,7 @@ from nvgraft_cli.simulate.stubs import executable
 from test_prove import LOADER, X86, Captured, bundle, image, library, run_prove
 
 ELF = executable(X86, "x", ["libc.so.6"], None, LOADER)
-STARTERS = ("env", "tini", "sh", "timeout", "gosu", "nice")
+STARTERS = ("bash", "busybox", "env", "tini", "sh", "timeout", "gosu", "nice")
 OTHER = {"opt/x/libcuda.so.1": library("libcuda.so.1")}
 ENTRYPOINT = b'#!/bin/sh\nset -e\nif [ "$1" = x ]; then\n  exit 1\nfi\nexec "$@"\n'
 
@@ -54,6 +54,9 @@ def made(place: Path, *env: str, **process: Any) -> str:
         (["/run.py"], "/usr/bin/app"),
         (["./bin/own"], "/opt/app/bin/own"),
         ([LOADER, "--argv0", "x", "/usr/bin/app"], "/usr/bin/app"),
+        (["/usr/bin/busybox", "nice", "app"], "/usr/bin/app"),
+        (["/usr/bin/busybox", "sh", "-c", "exec app"], "/usr/bin/app"),
+        (["/usr/bin/busybox", "httpd"], "/usr/bin/busybox"),
     ],
 )
 def test_the_program_that_the_container_runs(
@@ -246,3 +249,25 @@ def test_programs_that_change_the_user(
     (root / "opt/x/libcuda.so.1").chmod(0o600)
     code, (proof,) = run_prove(capsys, "--bundle", path)
     assert (code, proof["program"]) == (4 if readable else 0, "/usr/bin/app")
+
+
+@pytest.mark.parametrize(
+    ("args", "file", "others"),
+    [
+        (["bash", "-lc", "app"], "etc/profile", True),
+        (["bash", "--login", "-c", "app"], "root/.bash_profile", True),
+        (["sh", "-l", "-c", "app"], "root/.profile", True),
+        (["sh", "-l", "-c", "app"], "root/.bash_profile", False),
+        (["bash", "-c", "app"], "etc/profile", False),
+        (["bash", "-c", "app"], "etc/env.sh", True),
+        (["sh", "-c", "app"], "etc/env.sh", False),
+    ],
+)
+def test_files_that_a_shell_reads_first(
+    args: list[str], file: str, others: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """A login shell reads the profile, and bash what BASH_ENV names."""
+    path = made(tmp_path / "b", "BASH_ENV=/etc/env.sh", args=args)
+    (tmp_path / "b/rootfs/root").mkdir()
+    (tmp_path / "b/rootfs" / file).write_text("mesg n || true\nexport LD_LIBRARY_PATH=/opt/x\n")
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if others else 0)

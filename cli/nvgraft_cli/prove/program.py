@@ -60,6 +60,8 @@ _USER_VALUES = {
     "su": {"-g", "--group", "-G", "-c", "--command", "-s", "--shell"},
     "sudo": {"-u", "--user", "-g", "--group", "-C", "-D", "-h", "-p", "-r", "-t", "-T", "-U"},
 }
+#: Programs that are many programs, of which the first argument names one.
+_MULTI_CALL = {"busybox", "toybox"}
 _SHELLS = {"sh", "bash", "dash", "ash", "zsh"}
 #: Options of a shell that take a value.
 _SHELL_VALUES = {"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
@@ -233,6 +235,9 @@ def _following(tree: PlannedTree, path: str, name: str, start: _Start) -> _Start
         return _as_user(tree, start, following[0], following[1:]) if following else None
     if name in {"setpriv", "runuser", "su", "sudo"}:
         return _of_user_options(tree, name, words[1:], start)
+    if name in _MULTI_CALL and len(words) > 1:
+        applet = _Start(words[1:], start.environment, start)
+        return _following(tree, path, posixpath.basename(words[1]), applet)
     if name == "env":
         return _of_env(words[1:], start)
     if name in _SHELLS:
@@ -334,11 +339,13 @@ def _of_shell(tree: PlannedTree, start: _Start) -> _Start | None:
     """Return what the script of a shell becomes or runs last; None if it is not known."""
     words = start.words[1:]
     script = False
+    login = start.words[0].startswith("-")
     while words and words[0][:1] in {"-", "+"} and len(words[0]) > 1:
         option = words.pop(0)
         if option == "--":
             break
         script |= "c" in option and not option.startswith("--")
+        login |= option == "--login" or ("l" in option and option[:1] == "-" != option[1:2])
         if option in _SHELL_VALUES and words:
             words.pop(0)
     if not words:
@@ -360,6 +367,7 @@ def _of_shell(tree: PlannedTree, start: _Start) -> _Start | None:
         tree,
         start.uid,
         lambda name, variables, directory: _find_named(tree, name, variables, directory),
+        _startup_files(start, login=login),
     )
     if outcome is None:
         return None
@@ -370,6 +378,19 @@ def _of_shell(tree: PlannedTree, start: _Start) -> _Start | None:
     _without_unknown(following)
     found = _find(tree, following)
     return following if found is not None and _is_there(tree, found) else None
+
+
+def _startup_files(start: _Start, *, login: bool) -> list[tuple[str, ...]]:
+    """Return the files that a shell reads first: of each group the first one that is there."""
+    bash = posixpath.basename(start.words[0]).lstrip("-") == "bash"
+    home = start.environment.get("HOME", "/root")
+    files: list[tuple[str, ...]] = []
+    if login:
+        names = (".bash_profile", ".bash_login", ".profile") if bash else (".profile",)
+        files += [("/etc/profile",), tuple(posixpath.join(home, name) for name in names)]
+    elif bash and start.environment.get("BASH_ENV"):
+        files.append((start.environment["BASH_ENV"],))
+    return files
 
 
 def _is_there(tree: PlannedTree, path: str) -> bool:

@@ -62,8 +62,7 @@ _MULTIARCH = {
 }
 
 #: The array of directories built into glibc's loader: two or more in a row, each with "/" and NUL.
-#: The lookbehind makes a text match once; trying at each of its slashes would take quadratic time.
-_SYSTEM_DIRECTORIES = re.compile(rb"(?<![\x21-\x7e])(?:/[\x21-\x7e]*/\0){2,}")
+_SYSTEM_DIRECTORIES = re.compile(rb"(?:/[\x21-\x7e]*/\0){2,}")
 #: Subdirectories of glibc-hwcaps that a loader (2.33 and later, on x86-64) knows, best first.
 _HWCAPS = re.compile(rb"\0((?:x86-64-v[2-9]:?)+)\0")
 #: Subdirectories of every x86-64 processor in which a loader before 2.37 searches. What it has for
@@ -76,7 +75,11 @@ _ELF = 1
 #: Dynamic string tokens: $ORIGIN or ${ORIGIN}, but not $ORIGINAL.
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
 _MUSL_ORIGIN = re.compile(r"\$ORIGIN|\$\{ORIGIN\}")
-_CACHE_PATH = re.compile(rb"(?<![\x21-\x7e])(/[\x21-\x7e]*/ld\.so\.cache)\0")
+_CACHE_PATH = re.compile(rb"(/[\x21-\x7e]*/ld\.so\.cache)\0")
+#: What is in these, and is found faster than they are.
+_IN_DIRECTORIES, _IN_CACHE_PATH, _IN_HWCAPS = b"/\0/", b"/ld.so.cache\0", b"\0x86-64-v"
+#: The most bytes of a path before what is in it.
+_PATH_LIMIT = 4096
 
 #: The rules "how" of a library in one of the loader's own directories, and in its cache.
 BUILT_IN = "directory built into the loader"
@@ -191,14 +194,28 @@ def built_in(data: bytes) -> tuple[tuple[str, ...], str | None, tuple[str, ...]]
     :param data: the loader's file.
     """
     directories: tuple[str, ...] = ()
-    array = _SYSTEM_DIRECTORIES.search(data)
+    array = _text_with(data, _IN_DIRECTORIES, _SYSTEM_DIRECTORIES)
     if array is not None:
         parts = [part.decode() for part in array[0].split(b"\0", _MOST_BUILT_IN)[:-1] if part]
         directories = tuple(part.rstrip("/") or "/" for part in parts)
-    cache = _CACHE_PATH.search(data)
-    hwcaps = _HWCAPS.search(data)
+    cache = _text_with(data, _IN_CACHE_PATH, _CACHE_PATH)
+    hwcaps = _HWCAPS.search(data, max(data.find(_IN_HWCAPS), 0)) if _IN_HWCAPS in data else None
     names = () if hwcaps is None else tuple(hwcaps[1].decode().split(":")[:_MOST_BUILT_IN])
     return directories, cache[1].decode() if cache else None, names
+
+
+def _text_with(data: bytes, part: bytes, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
+    """Return the first match of a pattern at the beginning of a text that has ``part`` in it."""
+    at = data.find(part)
+    while at >= 0:
+        start = at
+        while start > max(at - _PATH_LIMIT, 0) and 0x21 <= data[start - 1] <= 0x7E:
+            start -= 1
+        match = pattern.match(data, start)
+        if match is not None:
+            return match
+        at = data.find(part, at + 1)
+    return None
 
 
 #: The same, remembered: one case asks for the same loader many times.

@@ -6,7 +6,7 @@ condition is not known, both branches are followed. Commands are taken to succee
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
@@ -122,15 +122,19 @@ def run_script(
     tree: Tree,
     uid: int,
     find: Callable[[str, Mapping[str, str], str], str | None],
+    before: Sequence[Sequence[str]] = (),
 ) -> ScriptOutcome | None:
     """Return what a script becomes, or the last command that it runs; None if that is not known.
 
     :param arguments: the name of the script, then its arguments.
     :param find: returns the path of a program, from its name, variables and working directory.
+    :param before: files that the shell reads first: of each group the first one that is there.
     """
     state = _ShellState(dict(environment), set(environment), directory, list(arguments))
     shell = _Shell(tree, uid, find)
     try:
+        for files in before:
+            shell.read_first(files, state)
         shell.run_text(text, state)
     except (_End, _Return):
         pass
@@ -176,6 +180,13 @@ class _Shell:
             return self.run(block, state)
         finally:
             self._calls -= 1
+
+    def read_first(self, files: Sequence[str], state: _ShellState) -> None:
+        """Read the first of these files that is there; what it runs is not the program."""
+        place = next((place for place in files if self._exists(place)), None)
+        if place is not None:
+            self._source([place], state)
+            self.perhaps = self.last = None
 
     # -- commands. Each returns whether it succeeds, None where that is not known.
 
