@@ -10,7 +10,7 @@ import pytest
 from nvgraft_cli.shell.arguments import EVERYWHERE
 from nvgraft_cli.shell.commands import GROUPS
 from nvgraft_cli.shell.main import main
-from nvgraft_cli.shell.parser import CommandParser, commands_of, whole_program
+from nvgraft_cli.shell.parser import CommandParser, commands_of, parse, whole_program
 
 Captured = pytest.CaptureFixture[str]
 
@@ -214,3 +214,19 @@ def test_the_usage_has_the_options_of_the_command_alone() -> None:
     for parser in parsers(whole_program()):
         assert "--debug" not in parser.format_usage(), parser.prog
         assert parser.format_help().count("\n  --debug ") == 1, parser.prog
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["diff", "a", "--mode", "legacy", "-"], {"b": "/dev/stdin", "mode": "legacy"}),
+        (["diff", "a", "--all", "b"], {"a": "a", "b": "b", "all": True}),
+        (["diff", "--bundle=c", "a", "--host", "h", "b"], {"b": "b", "host": "h"}),
+        (["diff", "a", "-o", "f", "--", "--b"], {"b": "--b", "output": "f"}),
+        (["prove", "x", "--host", "h", "y", "--form", "json"], {"what": ["x", "y"]}),
+    ],
+)
+def test_options_stand_between_arguments(words: list[str], expected: dict[str, object]) -> None:
+    """An argument behind an option is taken, also standard input, where it may be left out."""
+    parsed = vars(parse(words))
+    assert {name: parsed[name] for name in expected} == expected

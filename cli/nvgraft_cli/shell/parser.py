@@ -12,7 +12,7 @@ import re
 import sys
 from functools import partial
 from importlib import import_module
-from itertools import pairwise, takewhile
+from itertools import islice, pairwise, takewhile
 
 from nvgraft import __version__
 from nvgraft.base.errors import printable
@@ -147,10 +147,42 @@ class CommandParser(argparse.ArgumentParser):
         """Parse the arguments of this command; none is left for the parser around it."""
         self.fill()
         self._words = list(sys.argv[1:] if args is None else args)
-        parsed, rest = super().parse_known_args(args, namespace)
+        parsed, rest = super().parse_known_args(self._options_first(), namespace)
         if rest:
             self.error(self.unknown(rest[0]))
         return parsed, rest
+
+    def _options_first(self) -> list[str]:
+        """Return the words with all options before the others.
+
+        argparse gives an argument that may be missing its value, or none, at the first word that is
+        not an option, and refuses what stands behind the next option.
+        """
+        places = [action for action in self._actions if not action.option_strings]
+        if not any(place.nargs in {"?", "*", "+"} for place in places) or any(
+            place.nargs in {argparse.PARSER, argparse.REMAINDER} for place in places
+        ):
+            return self._words
+        options: list[str] = []
+        others: list[str] = []
+        words = iter(self._words)
+        for word in words:
+            if word == "--":
+                others += words
+            elif word == "-" or not word.startswith("-"):
+                others.append(word)
+            else:
+                name, equals, _ = word.partition("=")
+                known = self._option_string_actions
+                found = known.get(name) or next(
+                    (known[option] for option in known if option.startswith(name)), None
+                )
+                if found is None or found.nargs not in {None, 0}:
+                    return self._words  # argparse says what is wrong with it
+                options.append(word)
+                if found.nargs is None and not equals:
+                    options += islice(words, 1)
+        return [*options, "--", *others] if others else options
 
     def _get_formatter(self) -> argparse.HelpFormatter:
         formatter = super()._get_formatter()
