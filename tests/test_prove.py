@@ -148,7 +148,7 @@ def test_a_distroless_image_has_no_loader(tmp_path: Path, capsys: Captured) -> N
         "/usr/bin/nvidia-smi",
         "libcuda.so.1",
         "--bundle",
-        bundle(tmp_path / "b", {"usr/bin/app": b"static"}),
+        bundle(tmp_path / "b", {"usr/bin/app": image()["usr/bin/app"]}),
     )
     assert code == 1
     assert [proof["verdict"] for proof in proofs] == ["no", "no"]
@@ -228,7 +228,7 @@ def test_an_image_archive_is_proved(tmp_path: Path, capsys: Captured) -> None:
 def test_a_scripts_interpreter_opens_the_library(tmp_path: Path, capsys: Captured) -> None:
     """The interpreter of a script opens the library, also if the script names it through env."""
     files = image()
-    files["usr/bin/real"] = files["usr/bin/app"]
+    files["usr/bin/real"] = files["usr/bin/env"] = files["usr/bin/app"]
     files["usr/bin/app"] = b"#!/usr/bin/env real\nprint()\n"
     _, (proof,) = run_prove(capsys, "--bundle", bundle(tmp_path / "b", files))
     assert proof["program"] == "/usr/bin/real"

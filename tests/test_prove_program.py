@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import executable
 from test_prove import LOADER, X86, Captured, bundle, image, library, run_prove
 
@@ -79,6 +80,8 @@ def test_the_program_that_the_container_runs(
         (["env", "-u", "LD_LIBRARY_PATH", "app"], ["LD_LIBRARY_PATH=/opt/x"], False),
         (["sh", "-c", "LD_LIBRARY_PATH=/opt/x exec app"], [], True),
         ([LOADER, "--library-path", "/opt/x", "/usr/bin/app"], [], True),
+        (["env", "-C", "/opt", "app"], ["LD_LIBRARY_PATH=x"], True),
+        (["env", "-u", "LD_LIBRARY_PATH", "-C", "/", "app"], ["LD_LIBRARY_PATH=/opt/x"], False),
         ([LOADER, "--library-path=/none", "/usr/bin/app"], ["LD_LIBRARY_PATH=/opt/x"], False),
         ([LOADER, "--preload", "/opt/x/libcuda.so.1", "/usr/bin/app"], [], True),
     ],
@@ -114,6 +117,7 @@ def test_an_entry_point_exports_variables(
 ) -> None:
     """What a script exports for certain before it becomes its arguments counts."""
     path = made(tmp_path / "b", "PLACE=/opt", args=["/entry.sh", "app"])
+    (tmp_path / "b/rootfs/bin").symlink_to("usr/bin")
     (tmp_path / "b/rootfs/entry.sh").write_text(f'#!/bin/sh\n{line}\nexec "$@"\n')
     assert run_prove(capsys, "--bundle", path)[0] == (4 if others else 0)
 
@@ -271,3 +275,44 @@ def test_files_that_a_shell_reads_first(
     (tmp_path / "b/rootfs/root").mkdir()
     (tmp_path / "b/rootfs" / file).write_text("mesg n || true\nexport LD_LIBRARY_PATH=/opt/x\n")
     assert run_prove(capsys, "--bundle", path)[0] == (4 if others else 0)
+
+
+def test_a_script_that_is_called_like_a_starter_is_followed(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """What such a script sets counts: s6 images have a with-contenv of their own."""
+    path = made(tmp_path / "b", args=["nice", "app"])
+    script = tmp_path / "b/rootfs/usr/bin/nice"
+    script.write_text('#!/usr/bin/sh\nexport LD_LIBRARY_PATH=/opt/x\nexec "$@"\n')
+    assert run_prove(capsys, "--bundle", path)[0] == 4
+
+
+@pytest.mark.parametrize("mode", [0, 0o400])
+def test_a_library_that_nobody_may_read(mode: int, tmp_path: Path, capsys: Captured) -> None:
+    """A loader passes over a library without any right, also one of root without capabilities."""
+    user = {"uid": os.getuid(), "gid": os.getgid()}
+    path = made(tmp_path / "b", "LD_LIBRARY_PATH=/opt/x", user=user, capabilities={})
+    library_file = tmp_path / "b/rootfs/opt/x/libcuda.so.1"
+    library_file.chmod(mode)
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if mode else 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("#!/bin/none\n", "no such file or directory (the image lacks /bin/none, which"),
+        ("#!/usr/bin/sh\r\n", "no such file or directory (the image lacks /usr/bin/sh\\x0d, which"),
+        ("exec app\n", "exec format error (it is neither a program nor a script)"),
+    ],
+)
+def test_a_program_that_the_kernel_does_not_start(
+    text: str, words: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """Nothing loads in a container whose program does not start; doctor says so as well."""
+    path = made(tmp_path / "b", args=["/entry.sh"])
+    (tmp_path / "b/rootfs/entry.sh").write_bytes(text.encode())
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert (code, proof["verdict"]) == (1, "no")
+    assert f"exec /entry.sh: {words}" in proof["failures"][0]["words"]
+    assert main(["doctor", "--bundle", path, "--host", "eks-t4"]) == 1
+    assert "program-missing" in capsys.readouterr().out

@@ -21,6 +21,7 @@ def follow(
     """Follow a script in a directory with one more."""
     (root / "etc").mkdir(exist_ok=True)
     (root / "etc/more.sh").write_text('export X=more\n[ -z "$1" ] || return 1\nexport Y=$1\n')
+    (root / "etc/plain.env").write_text("# text\nX=plain\n")
     (root / "etc/odd.sh").write_text("fi ) done\n")
     tree = open_tree_at(str(root), "")
     words = ["/entry.sh", *arguments]
@@ -34,6 +35,7 @@ def follow(
     ("script", "words"),
     [
         ('exec "$@"', "app -x"),
+        ('run=("$@"); run+=(more); exec "${run[@]}"', "app -x more"),
         ('#!/bin/sh\nset -euo pipefail\nexec tini -- "$@"', "tini -- app -x"),
         ("first; second --all $1; echo done", "second --all app"),
         ("serve | tee /var/log/x", "serve"),
@@ -60,7 +62,7 @@ def follow(
         ("while true; do app; sleep 1; done", "app"),
         ('cat <<EOF > /x\n(text; "odd\nEOF\nexec app', "app"),
         ("cat <<-'A' <<B\n\tA\nB\nexec app", "app"),
-        ("A=(x (y) z); exec app", "app"),
+        ('A=(x\n "y z" ) ; exec app ${A[@]}', "app x y z"),
         ("exec -a name app # comment", "app"),
         ("eval exec app", "app"),
         ("exec 2>&1 >/x; app \\\n  more", "app more"),
@@ -85,7 +87,12 @@ def test_the_command_that_a_script_becomes(script: str, words: str, tmp_path: Pa
         ("export X=a:$X", "a:old"),
         ("export X=${NONE:-b}${X:+:$X}", "b:old"),
         ("X+=:more", "old:more"),
-        ("set -a; X=a", "a"),
+        ("unset X; set -a; X=a", "a"),
+        ("unset X; set -a; set +a; X=a", None),
+        ("unset X; set -a; . /etc/plain.env", "plain"),
+        ('P=(/etc/p*@(.txt|.env)); for p in "${P[@]}"; do X=$p; done', "/etc/plain.env"),
+        ("case a.env in *@(.sh|.env)) X=a;; esac", "a"),
+        ("[[ abab == +(ab) ]] && X=a", "a"),
         ("declare -x X='a b'", "a b"),
         (". /etc/more.sh", "more"),
         ("source /etc/more.sh y; X=$X$Y", "more"),

@@ -23,7 +23,13 @@ def program_missing(patient: Patient) -> Iterator[Diagnosis]:
     if not words:
         return
     name = posixpath.basename(patient.container.arguments[0])
-    if name not in _OF_DRIVER:
+    if words.startswith("exec /"):
+        cause = "the kernel starts programs, and scripts whose first line names an interpreter"
+        fix = (
+            "let the first line of the script name a program of the image, as #!/bin/sh does, and"
+            " end without a carriage return (sed -i 's/\\r$//')"
+        )
+    elif name not in _OF_DRIVER:
         cause = "neither the image nor what is mounted into the container has this program"
         fix = "add the program to the image, or correct the command or PATH of the container"
     elif not isinstance(patient.plan, Injection):

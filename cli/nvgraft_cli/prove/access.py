@@ -8,6 +8,7 @@ import posixpath
 from collections.abc import Sequence
 
 from nvgraft.formats.tree import LiveTree, Node, PathError, Tree
+from nvgraft.host.snapshot import SnapshotTree
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.layered_tree import LayeredTree
 from nvgraft_cli.case.planned_tree import PlannedTree
@@ -73,11 +74,21 @@ class Access:
 
     def _has(self, path: str, right: int) -> bool:
         node = self._node(path)
-        if node is None or node.mode == 0:
-            return True  # a snapshot does not record it
+        if node is None or (node.mode == 0 and not self._modes_known(path)):
+            return True
         if node.uid == self._uid:
             return bool(node.mode & right << 6)
         return bool(node.mode & (right << 3 if node.gid in self._groups else right))
+
+    def _modes_known(self, path: str) -> bool:
+        """Tell whether modes are known where a file is: a snapshot may lack them."""
+        below: Tree = self._tree
+        try:
+            while isinstance(below, LayeredTree):
+                below, path = below.side(path)
+        except OSError:
+            return False
+        return not isinstance(below, SnapshotTree)
 
     def _node(self, path: str) -> Node | None:
         """Return the file itself: of a mounted one its source, not the placeholder."""

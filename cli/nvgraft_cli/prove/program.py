@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nvgraft.base.errors import printable
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.bundle import ContainerSide
-from nvgraft_cli.case.dynamic import BadElf, read_dynamic
+from nvgraft_cli.case.dynamic import BadElf, NotRecorded, read_dynamic
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.search import count_paths
 from nvgraft_cli.prove.shell_run import SCRIPT_LIMIT, UNKNOWN, run_script
@@ -87,6 +87,7 @@ class StartedProgram:
     :ivar starters: the names of the programs that start it, the outermost first.
     :ivar user: the user that one of these gives it; None if it has the container's.
     :ivar unknown: facts about its variables that are not known.
+    :ivar error: the words of the kernel that does not start the container's first program, or "".
     """
 
     path: str
@@ -96,6 +97,7 @@ class StartedProgram:
     starters: tuple[str, ...] = ()
     user: User | None = None
     unknown: tuple[str, ...] = ()
+    error: str = ""
 
 
 class _Start:
@@ -111,6 +113,7 @@ class _Start:
         self.uid: int = before.uid if before else 0
         self.unknown: tuple[str, ...] = before.unknown if before else ()
         self.loader = ""
+        self.error: str = before.error if before else ""
 
 
 def started_program(tree: PlannedTree, container: ContainerSide) -> StartedProgram:
@@ -122,6 +125,8 @@ def started_program(tree: PlannedTree, container: ContainerSide) -> StartedProgr
         if not start.words:
             break
         path = _find(tree, start)
+        if path is not None and not starters:
+            start.error = _start_error(tree, path, start, container)
         name = posixpath.basename(start.words[0])
         following = None if path is None else _following(tree, path, name, start)
         if following is None:
@@ -153,6 +158,7 @@ def _started(path: str, start: _Start, starters: list[str]) -> StartedProgram:
         tuple(starters),
         start.user,
         start.unknown,
+        start.error,
     )
 
 
@@ -174,7 +180,7 @@ def missing_program(tree: PlannedTree, container: ContainerSide) -> str:
         words = f'exec: "{name}": executable file not found in $PATH'
     volumes = [posixpath.normpath(posixpath.join("/", path)) for _, path in container.spec.mounts]
     there = any(_may_be_there(tree, posixpath.normpath(place), volumes) for place in places)
-    return "" if there else printable(words)
+    return started_program(tree, container).error if there else printable(words)
 
 
 def _may_be_there(tree: PlannedTree, path: str, volumes: list[str]) -> bool:
@@ -227,6 +233,9 @@ def find_in_path(tree: PlannedTree, environment: Mapping[str, str], name: str) -
 def _following(tree: PlannedTree, path: str, name: str, start: _Start) -> _Start | None:
     """Return the command that a program becomes, or None if it runs itself."""
     words = start.words
+    script = _of_script(tree, path, start)
+    if script is not None:
+        return script
     if name in _STARTERS:
         values, positional = _STARTERS[name]
         return _command(start, _without_options(words[1:], set(values.split()))[positional:])
@@ -244,13 +253,6 @@ def _following(tree: PlannedTree, path: str, name: str, start: _Start) -> _Start
         return _of_shell(tree, start)
     if _LOADER.fullmatch(posixpath.basename(path)):
         return _of_loader(words[1:], start, path)
-    try:
-        resolved = tree.resolve(path)
-        read_dynamic(tree, resolved)
-    except BadElf:
-        return _of_script(tree, resolved, path, start)
-    except (OSError, PathError):
-        return None
     return None
 
 
@@ -314,6 +316,7 @@ def _without_options(words: list[str], values: set[str]) -> list[str]:
 
 def _of_env(words: list[str], start: _Start) -> _Start | None:
     environment = dict(start.environment)
+    directory = ""
     words = list(words)
     while words and words[0].startswith("-"):
         option = words.pop(0)
@@ -326,13 +329,15 @@ def _of_env(words: list[str], start: _Start) -> _Start | None:
         elif option in {"-u", "--unset"} and words:
             environment.pop(words.pop(0), None)
         elif option in {"-C", "--chdir"} and words:
-            return None
+            directory = words.pop(0)
         elif option == "--":
             break
     while words and _ASSIGNMENT.match(words[0]):
         name, _, value = words.pop(0).partition("=")
         environment[name] = value
-    return _Start(words, environment, start) if words else None
+    following = _Start(words, environment, start)
+    following.directory = posixpath.join(start.directory, directory)
+    return following if words else None
 
 
 def _of_shell(tree: PlannedTree, start: _Start) -> _Start | None:
@@ -432,21 +437,55 @@ def _of_loader(words: list[str], start: _Start, path: str) -> _Start | None:
     return following
 
 
-def _of_script(tree: PlannedTree, resolved: str, path: str, start: _Start) -> _Start | None:
-    """Return the interpreter of a script with its arguments."""
+def _of_script(tree: PlannedTree, path: str, start: _Start) -> _Start | None:
+    """Return the interpreter of a script with its arguments; None for what is not a script."""
+    interpreter = _interpreter(tree, path)
+    if not interpreter:
+        return None
+    return _Start([*interpreter, path, *start.words[1:]], start.environment, start)
+
+
+def _interpreter(tree: PlannedTree, path: str) -> list[str] | None:
+    """Return the interpreter in the first line of a script, and its argument if there is one.
+
+    The list is empty for a file that the kernel does not start, None for a program and where it is
+    not known. The kernel separates words by blanks alone, and passes all behind the first as one.
+    """
+    try:
+        resolved = tree.resolve(path)
+        read_dynamic(tree, resolved)
+    except NotRecorded:
+        return None
+    except BadElf:
+        pass
+    except (OSError, PathError):
+        return None
+    else:
+        return None
     try:
         text = tree.read(resolved, SCRIPT_LIMIT)
     except OSError:
         return None
     line = text.split(b"\n", 1)[0].decode("utf-8", "surrogateescape")
-    if not line.startswith("#!"):
-        return None
-    interpreter = line[2:].split(maxsplit=1)
-    if not interpreter:
-        return None
-    # The kernel passes what follows the interpreter as one argument.
-    words = [*(word.strip() for word in interpreter), path, *start.words[1:]]
-    return _Start(words, start.environment, start)
+    words = line[2:].strip(" \t") if line.startswith("#!") else ""
+    return [word for word in re.split("[ \t]+", words, maxsplit=1) if word]
+
+
+def _start_error(tree: PlannedTree, path: str, start: _Start, container: ContainerSide) -> str:
+    """Return the words of the kernel that does not start the container's first program, or ""."""
+    words = _interpreter(tree, path)
+    if words is None:
+        return ""
+    if not words:
+        return printable(f"exec {path}: exec format error (it is neither a program nor a script)")
+    volumes = [posixpath.normpath(posixpath.join("/", path)) for _, path in container.spec.mounts]
+    place = posixpath.normpath(posixpath.join(start.directory, words[0]))
+    if _may_be_there(tree, place, volumes):
+        return ""
+    return printable(
+        f"exec {path}: no such file or directory (the image lacks {words[0]}, which the first line"
+        " of the script names)"
+    )
 
 
 def _split(text: str) -> list[str]:

@@ -473,6 +473,8 @@ def _opening_program(
         if program is None
         else named_program(program, tree, container)
     )
+    if started.error:
+        raise _Foreign(started.path, started.error)
     if started.starters:
         notes.append(f"the container starts it through {', '.join(started.starters)}")
     try:

@@ -8,7 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from functools import lru_cache, partial
 
 from nvgraft.formats.tree import PathError, Tree
@@ -62,7 +62,10 @@ _IGNORED = {
     *("printf", "echo", "read", "getopts", "times", "pushd", "popd", "enable", "bind", "disown"),
 }
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_PATTERN = re.compile(r"[*?\[]")
+_PATTERN = re.compile(r"[*?\[]|[@+]\(")
+#: A pattern of bash: one of several texts, once or as often as the character before says.
+_CHOICE = re.compile(r"([@?*+])\(([^()]*)\)")
+_OFTEN = {"@": "", "?": "?", "*": "*", "+": "+"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,8 @@ class _ShellState:
     directory: str
     arguments: list[str]
     functions: dict[str, Block] = field(default_factory=dict)
+    arrays: dict[str, list[str]] = field(default_factory=dict)
+    export_all: bool = False
 
     def copy(self) -> "_ShellState":
         return replace(
@@ -96,7 +101,14 @@ class _ShellState:
             exported=set(self.exported),
             arguments=list(self.arguments),
             functions=dict(self.functions),
+            arrays=dict(self.arrays),
         )
+
+    def assign(self, name: str, value: str) -> None:
+        """Set a variable."""
+        self.variables[name] = value[:_VALUE_LIMIT]
+        if self.export_all:
+            self.exported.add(name)
 
     def environment(self) -> dict[str, str]:
         return {name: value for name, value in self.variables.items() if name in self.exported}
@@ -257,6 +269,7 @@ class _Shell:
                 shortest = shortest.removeprefix(f"{UNKNOWN}:")
                 first.variables[name] = f"{UNKNOWN}:{shortest}" if shortest else UNKNOWN
         state.variables, state.functions = first.variables, first.functions
+        state.arrays, state.export_all = first.arrays, first.export_all
         state.exported = set().union(*(end.exported for end in ends))
         state.directory, state.arguments = first.directory, first.arguments
 
@@ -322,7 +335,7 @@ class _Shell:
         else:
             words = [text for word in command.words for text in self._fields(word, state)]
         for word in words[:_ROUNDS]:
-            state.variables[command.name] = word
+            state.assign(command.name, word)
             if UNKNOWN in word:
                 self._perhaps(partial(self.run, command.body), state)
             else:
@@ -345,11 +358,16 @@ class _Shell:
         assigned: dict[str, str] = {}
         while words and (found := _assignment(words[0])):
             name, joined, value = found
+            if value[-1].kind == "array":
+                self._set_array(name, joined, value[-1], state)
+                words.pop(0)
+                continue
             before = state.variables.get(name, "") if joined else ""
             assigned[name] = (before + self._text(value, state))[:_VALUE_LIMIT]
             words.pop(0)
         if not words:
-            state.variables |= assigned
+            for name, text in assigned.items():
+                state.assign(name, text)
             return True
         texts = [text for word in words for text in self._arguments(word, state)]
         if not texts:
@@ -358,8 +376,17 @@ class _Shell:
             return None
         return self._call(texts, assigned, state)
 
+    def _set_array(self, name: str, joined: str, part: WordPart, state: _ShellState) -> None:
+        before = state.arrays.get(name, []) if joined else []
+        fields = [text for word in part.words for text in self._fields(word, state)]
+        state.arrays[name] = [*before, *fields][:_NAMES]
+
     def _arguments(self, word: Word, state: _ShellState) -> list[str]:
-        """Return the fields of a word; one that assigns is not split."""
+        """Return the fields of a word; one that assigns is not split, one to an array is done."""
+        found = _assignment(word)
+        if found is not None and found[2][-1].kind == "array":
+            self._set_array(found[0], found[1], found[2][-1], state)
+            return []
         return [self._text(word, state)] if _assignment(word) else self._fields(word, state)
 
     def _call(self, words: list[str], assigned: dict[str, str], state: _ShellState) -> bool | None:
@@ -435,7 +462,7 @@ class _Shell:
             variable = match[1] if match else argument
             if match:
                 before = state.variables.get(variable, "") if match[2] else ""
-                state.variables[variable] = (before + argument[match.end() :])[:_VALUE_LIMIT]
+                state.assign(variable, before + argument[match.end() :])
             if exports and not argument.startswith("-"):
                 state.exported.add(variable)
 
@@ -448,8 +475,8 @@ class _Shell:
                 rest = arguments[number + 1 if argument == "--" else number :]
                 state.arguments[1:] = rest
                 return
-            if argument.startswith("-") and "a" in argument:
-                state.exported |= state.variables.keys()
+            if argument in {"-a", "+a"} or (argument.startswith("-") and "a" in argument):
+                state.export_all = argument.startswith("-")
 
     def _source(self, arguments: list[str], state: _ShellState) -> bool | None:
         text = self._sourced(arguments[0], state)
@@ -612,7 +639,9 @@ class _Shell:
         pattern = False
         for part in word:
             values = self._values(part, state)
-            if part.kind == "text" or (part.quoted and part.text != "@"):
+            if part.kind == "text" or (
+                part.quoted and part.kind != "elements" and part.text != "@"
+            ):
                 current = (current or "") + "".join(values)
                 pattern |= not part.quoted and _PATTERN.search(part.text) is not None
                 continue
@@ -644,7 +673,7 @@ class _Shell:
                 following += [
                     posixpath.join(path, name)
                     for name in sorted(names)
-                    if fnmatchcase(name, part) and (part[0] == "." or name[0] != ".")
+                    if _matches(name, part) and (part[0] == "." or name[0] != ".")
                 ]
             found = following[:_NAMES]
         yield from (path for path in found if self._exists(posixpath.join(state.directory, path)))
@@ -653,8 +682,10 @@ class _Shell:
         """Return the values of a part: more than one of $@ only."""
         if part.kind == "text":
             return [part.text]
-        if part.kind == "unknown":
+        if part.kind in {"unknown", "array"}:
             return [UNKNOWN]
+        if part.kind == "elements":
+            return state.arrays.get(part.text, [UNKNOWN] if self._opaque else [])
         if part.kind == "command":
             return [self._substituted(part.body, state)]
         if part.text in {"@", "*"} and not part.operator:
@@ -720,14 +751,27 @@ def _assignment(word: Word) -> tuple[str, str, Word] | None:
 
 
 def _matches(text: str, pattern: str) -> bool:
-    return fnmatchcase(text, pattern)
+    """Tell whether a text matches a pattern, of which bash knows more than others."""
+    if not _CHOICE.search(pattern) or len(pattern) + len(text) > _STRIPPED_LIMIT:
+        return fnmatchcase(text, pattern)
+    pieces = _CHOICE.split(pattern)
+    expression = _translated(pieces[0])
+    for often, choices, rest in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+        # Possessive: nothing is tried twice, so that no pattern takes long.
+        one = "|".join(map(_translated, choices.split("|")))
+        expression += f"(?:{one}){_OFTEN[often] and _OFTEN[often] + '+'}{_translated(rest)}"
+    return re.fullmatch(expression, text, re.DOTALL) is not None
+
+
+def _translated(pattern: str) -> str:
+    return translate(pattern).removeprefix("(?s:").rpartition(")")[0]
 
 
 def _compare(left: str, operator: str, right: str) -> bool | None:
     if operator in {"=", "=="}:
-        return fnmatchcase(left, right) if _PATTERN.search(right) else left == right
+        return _matches(left, right) if _PATTERN.search(right) else left == right
     if operator == "!=":
-        return not (fnmatchcase(left, right) if _PATTERN.search(right) else left == right)
+        return not (_matches(left, right) if _PATTERN.search(right) else left == right)
     order = {"-eq": (0,), "-ne": (-1, 1), "-lt": (-1,), "-le": (-1, 0), "-gt": (1,), "-ge": (0, 1)}
     if operator not in order:
         return None

@@ -1,6 +1,6 @@
 """Parse shell scripts: of POSIX sh and bash, what the entry points of images use.
 
-Arithmetic, arrays and bash's own expansions are kept as parts whose value is not known.
+Arithmetic and most of bash's own expansions are kept as parts whose value is not known.
 """
 
 import re
@@ -18,6 +18,7 @@ _EXPANSION = re.compile(
 )
 #: ${NAME[0]}, which is $NAME, and ${NAME:FIRST:COUNT}.
 _PIECE = re.compile(r"\{([A-Za-z_]\w*|\d)(?:\[0\]|:(\d{1,4}(?::\d{1,4})?))\}")
+_ELEMENTS = re.compile(r"\{([A-Za-z_]\w*)\[[@*]\]\}")
 _BLANKS = re.compile(r"(?:[ \t\r]|\\\n)+")
 _HERE_NAME = re.compile(r"[ \t]*(['\"]?)([^\s'\";|&<>()]+)\1")
 
@@ -30,18 +31,20 @@ class NotUnderstood(ValueError):
 class WordPart:
     """A part of a word.
 
-    :ivar kind: text, variable, command (substituted by its output), or unknown.
+    :ivar kind: text, variable, command (substituted by its output), array (``words`` in
+        parentheses), elements (of the array ``text``), or unknown.
     :ivar text: the text, or the name of the variable.
     :ivar operator: of ``${NAME:-WORD}``, with ``argument``.
     :ivar body: the commands of a command substitution.
     """
 
-    kind: Literal["text", "variable", "command", "unknown"]
+    kind: Literal["text", "variable", "command", "array", "elements", "unknown"]
     text: str = ""
     quoted: bool = False
     operator: str = ""
     argument: "Word" = ()
     body: "Block" = ()
+    words: "tuple[Word, ...]" = ()
 
 
 Word = tuple[WordPart, ...]
@@ -441,10 +444,13 @@ class _Parser:
         start = self.at
         while self.at < len(self.text):
             character = self.text[self.at]
-            if character == "(" and (plain[-1:] or ["x"])[0][-1:] in "=@?*+!":
-                self._balanced()  # an array, or a pattern of bash
+            if character == "(" and plain[-1:] == ["="]:
                 flush()
-                parts.append(_UNKNOWN)
+                parts.append(self._array())
+            elif character == "(" and plain and plain[-1] in "@?*+":
+                begin = self.at
+                self._balanced()  # a pattern of bash
+                plain += self.text[begin : self.at]
             elif character in "<>" and self.text.startswith("(", self.at + 1):
                 self.at += 1
                 self._balanced()
@@ -476,6 +482,20 @@ class _Parser:
         if self.at == start:
             self.fail()
         return tuple(parts)
+
+    def _array(self) -> WordPart:
+        """Parse the words of an array."""
+        self.at += 1
+        self._deeper()
+        words = []
+        while True:
+            self._newlines()
+            if self._peek_operator() == ")":
+                break
+            words.append(self._word())
+        self._depth -= 1
+        self._take(")")
+        return WordPart("array", words=tuple(words))
 
     def _end_of_quote(self) -> int:
         end = self.text.find("'", self.at + 1)
@@ -549,6 +569,9 @@ class _Parser:
             if match[2] is None:
                 return WordPart("variable", match[1], quoted)
             return WordPart("variable", match[1], quoted, "piece", (WordPart("text", match[2]),))
+        if match := _ELEMENTS.match(self.text, start):
+            self.at = match.end()
+            return WordPart("elements", match[1], quoted)
         match = _EXPANSION.match(self.text, start + 1)
         if match is not None and (
             match["operator"] or self.text.startswith("}", match.end("name"))
