@@ -137,6 +137,8 @@ def test_a_wrong_configuration(words: list[str], file: str, text: str) -> None:
     [
         (["--device-list-strategy=foo"], "", "invalid --device-list-strategy option: invalid strategy: foo"),
         (["--device-list-strategy=cdi-cri"], "", "CDI --device-list-strategy options are only supported on NVML-based systems"),
+        (["--device-list-strategy="], "", "invalid --device-list-strategy option: no strategy is given: containers would get no device"),
+        ([], "flags: {plugin: {deviceListStrategy: []}}", "invalid --device-list-strategy option: no strategy is given: containers would get no device"),
         (["--device-id-strategy=x"], "", "invalid --device-id-strategy option: x"),
         (["--shared-devices-allocation-policy=x"], "", "invalid --shared-devices-allocation-policy option: x"),
         (["--device-discovery-strategy=x"], "", "invalid --device-discovery-strategy option x"),
@@ -152,6 +154,17 @@ def test_values_that_exclude_each_other(words: list[str], file: str, text: str) 
     cause, _, fix = str(caught.value).partition(" | ")
     assert cause == text
     assert fix
+
+
+def test_keys_without_a_value_count_as_left_out() -> None:
+    """A key of YAML that ends with its colon is null."""
+    given = configured(
+        file="version:\nflags: {migStrategy: , failOnInitError: , plugin: {deviceListStrategy: }}\n"
+        "sharing: {mps: , timeSlicing: {renameByDefault: , resources: [{name: gpu, rename: ,"
+        " replicas: 2}]}}\nimex: {channelIDs: }\nresources: {gpus: }\n"
+    )
+    assert given.values == {**configured().values, "config-file": "given"}
+    assert given.sharing is not None and not given.mps and given.warnings == ()
 
 
 # ---- resources
@@ -178,6 +191,14 @@ def test_mixed_has_a_resource_for_each_profile() -> None:
         "nvidia.com/mig-3g.20gb": ["MIG-b"],
         "nvidia.com/mig-1g.5gb.me": ["MIG-c"],
     }
+
+
+def test_a_gpu_in_mig_mode_that_is_given_as_a_whole() -> None:
+    """CDI specifications do not have it, so the engine refuses its containers."""
+    read = node(gpu(0), gpu(1, mig("a"), enabled=True))
+    assert divide(read, configured()).warnings == ()
+    (warning,) = divide(read, configured("--device-list-strategy=cdi-cri")).warnings
+    assert warning.startswith("GPU 1 is in MIG mode and given as a whole")
 
 
 def test_a_compute_instance_that_is_smaller_than_its_instance_is_left_out() -> None:

@@ -565,6 +565,7 @@ def _parse_file(data: bytes, path: str) -> _File:
         document = {}
     if not isinstance(document, dict):
         raise ConfigurationError(f"{start}yaml: not a map of keys | write version: v1 first")
+    document = _without_nulls(document)
     version = document.get("version", "v1")
     if version != "v1":
         raise ConfigurationError(f"{start}unknown version: {version} | write version: v1")
@@ -581,6 +582,15 @@ def _parse_file(data: bytes, path: str) -> _File:
                     f"{start}resources must have a '{key}' field set | write pattern and name"
                 )
     return file
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a value of the file without the keys that have no value: like the reference, they
+    count as left out.
+    """
+    if isinstance(value, dict):
+        return {key: _without_nulls(part) for key, part in value.items() if part is not None}
+    return [_without_nulls(part) for part in value] if isinstance(value, list) else value
 
 
 def _file_flags(file: _File, path: str, flags: Sequence[Flag]) -> dict[str, Any]:
@@ -695,6 +705,11 @@ def check(configuration: Configuration, *, has_nvml: bool) -> None:
     :param has_nvml: whether the node has an NVML that loads.
     :raises ConfigurationError: naming the first.
     """
+    if not configuration.strategies:
+        raise ConfigurationError(
+            "invalid --device-list-strategy option: no strategy is given: containers would get no"
+            f" device | name one or more of {', '.join(STRATEGIES)}, or leave it out"
+        )
     for strategy in configuration.words("device-list-strategy"):
         if strategy not in STRATEGIES:
             raise ConfigurationError(

@@ -201,7 +201,9 @@ def _served(given: Configuration, read: Node) -> Iterator[Link]:
         )
         return
     for warning in divided.warnings:
-        yield Link("resources", warning, "change --mig-strategy or the MIG devices", broken=False)
+        found, _, fix = warning.partition(" | ")
+        fix = fix or "change --mig-strategy or the MIG devices"
+        yield Link("resources", found, fix, broken=False)
     yield from _unselected(given, read, divided.resources)
     counts = [f"{resource.name} x {len(resource.devices)}" for resource in divided.resources]
     yield Link("resources", ", ".join(counts))
@@ -241,7 +243,7 @@ def _unselected(given: Configuration, read: Node, divided: Sequence[Resource]) -
                 f"share one of {names}, or change --mig-strategy",
                 broken=False,
             )
-    if given.text("mig-strategy") == "none":
+    if given.text("mig-strategy") == "none" and not given.uses_cdi:
         enabled = [str(gpu.index) for gpu in read.gpus if gpu.mig_enabled]
         if enabled:
             yield Link(

@@ -60,6 +60,13 @@ def divide(node: Node, configuration: Configuration) -> Divided:
         devices = _mixed(node, warnings)
     else:
         devices = {GPU_RESOURCE: [whole_gpu(gpu) for gpu in node.gpus]}
+        in_mig_mode = ", ".join(str(gpu.index) for gpu in node.gpus if gpu.mig_enabled)
+        if in_mig_mode and configuration.uses_cdi:
+            warnings.append(
+                f"GPU {in_mig_mode} is in MIG mode and given as a whole, and CDI specifications"
+                " have its MIG devices alone: the engine refuses containers that get it"
+                " | use --mig-strategy=single or mixed"
+            )
     if strategy != "none" and node.platform != "nvml":
         warnings.append(f"mig-strategy={strategy!r} is only supported with NVML")
     resources = [
