@@ -4,6 +4,7 @@ way.
 
 import asyncio
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -25,6 +26,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kubelets import Kubelet
+from nvgraft.formats.tree import LiveTree
 from nvgraft_device_plugin import apart, cdi_files, health, main, manager, mps
 from nvgraft_device_plugin.configuration import Configuration, load
 from nvgraft_device_plugin.devices import Node
@@ -780,11 +782,22 @@ def test_a_hook_program_is_looked_for_below_the_driver_root(tmp_path: Path) -> N
     assert "no such program" in hook_fault(tmp_path, "/usr/loop")
 
 
-def test_a_hook_program_that_cannot_be_seen_is_not_judged(tmp_path: Path) -> None:
-    """It lies outside of the driver root, nothing is mounted there, or no hook is written."""
+def test_a_hook_program_that_cannot_be_seen_is_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lies outside of the driver root or where this user may not look, nothing is mounted there,
+    or no hook is written.
+    """
     assert hook_fault(tmp_path, "/usr/none", driver_root="/run/driver") == ""
     assert hook_fault(tmp_path / "not-mounted", "/usr/none") == ""
     assert hook_fault(tmp_path, "/usr/none", "--cdi-disable-hooks=all") == ""
+    assert hook_fault(tmp_path, "/usr/none") != ""
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(LiveTree, "lstat", refused)
+    assert hook_fault(tmp_path, "/usr/none") == ""
 
 
 @pytest.mark.parametrize(

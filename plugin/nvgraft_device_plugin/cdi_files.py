@@ -214,10 +214,10 @@ def missing_hook_program(configuration: Configuration) -> str:
     tree = open_tree_at(seen_root)
     try:
         _, found = tree.find(below)
-    except PathError:
+    except (PathError, OSError) as error:
+        if isinstance(error, OSError) or isinstance(error.__cause__, OSError):
+            return ""  # this user may not look there
         found = None
-    except OSError:
-        return ""  # this user may not look there
     finally:
         tree.close()
     if found is not None and found.type == "file" and found.mode & 0o111:
