@@ -613,6 +613,6 @@ def test_a_message_anywhere_in_a_long_log_is_found() -> None:
 
 
 def test_a_plain_text_has_one_space_for_many() -> None:
-    """Escapes, frames, entities and prefixes of compose are gone from a plain text."""
-    raw = 'web-1  | │ cuda\\u003e=9.0 &quot;a&quot; \\\\\\"b\\\\\\"\\n\tc │\r\n\n d\x00e'
+    """Escapes, frames, quoting, entities and prefixes of compose are gone from a plain text."""
+    raw = 'web-1  | │ cuda\\u003e=9.0 &quot;a&quot; \\\\\\"b\\\\\\"\\n\tc │\r\n> \n> d\x00e'
     assert plain(raw).split("\n") == ['cuda>=9.0 "a" "b"', "c", "d e"]

@@ -87,7 +87,7 @@ def blocks(text: str) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """Return ``text`` as English, without terminal sequences, escapes and frames.
+    """Return ``text`` as English, without terminal sequences, escapes, quoting and frames.
 
     White space is one space, or one line end.
     """
@@ -103,7 +103,8 @@ def plain(text: str) -> str:
         text = _ENTITY.sub(lambda match: _ENTITIES.get(match[1], '"'), text)
     if not text.isascii():
         text = text.translate(_QUOTES)
-    text = _SPACE.sub(" ", _COMPOSE.sub("", _COLOUR.sub("", text)))
+    text = _QUOTING.sub("", _COMPOSE.sub("", _COLOUR.sub("", text)))
+    text = _SPACE.sub(" ", text)
     return _english(_NEWLINES.sub("\n", text).strip())
 
 
