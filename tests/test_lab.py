@@ -2,6 +2,7 @@
 
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from nvgraft.system.launch import DEADLINE
 from nvgraft_cli.lab import console, hand_node, page, text
 from nvgraft_cli.lab.by_hand import explained
 from nvgraft_cli.lab.commands import LabCommands
+from nvgraft_cli.lab.ground.cgroups import Janitor
 from nvgraft_cli.lab.ground.lines import LabConsole
 from nvgraft_cli.lab.looks import Look, differ
 from nvgraft_cli.lab.observer import PhaseObserver
@@ -165,7 +167,35 @@ def test_a_start_that_fails_ends_the_script_with_1(
     """The hook's refusal is shown whole, and `run` does not go on behind it."""
     code, said = follow("run end", failing="targets")
     assert code == 1
-    assert said[-1] == "the start has failed: nvgraft: mount error: no | do it better"
+    assert said[-2] == "the start has failed: nvgraft: mount error: no | do it better"
+
+
+def test_a_start_that_has_failed_has_nothing_ahead(
+    follow: Callable[..., tuple[int, list[str]]],
+) -> None:
+    """`ahead` tells the failure, and not the phase that would have come."""
+    _, said = follow("run end", "ahead", failing="plan")
+    assert said[-1] == (
+        "lab: the start has failed: nvgraft: mount error: no | do it better | write did or quit"
+    )
+
+
+def test_the_janitor_waits_for_the_end_of_the_node() -> None:
+    """The pipe closes with a killed lab, and the rest of its node may still make a cgroup."""
+    node = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    janitor = Janitor("nvgraft-lab-none")
+    end = os.pidfd_open(janitor.process.pid)
+    try:
+        janitor.announce(node.pid, "0")
+        os.close(janitor.writer)
+        assert select.select([end], [], [], 0.5)[0] == []
+        node.kill()
+        assert select.select([end], [], [], 60)[0] == [end]
+    finally:
+        node.kill()
+        node.wait()
+        janitor.process.wait()
+        os.close(end)
 
 
 def test_quit_ends_a_script(follow: Callable[..., tuple[int, list[str]]]) -> None:

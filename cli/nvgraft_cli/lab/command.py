@@ -28,6 +28,8 @@ LESSON, LESSONS = "lesson", "lessons"
 
 #: Bytes of a script.
 _SCRIPT_LIMIT = 1 << 20
+#: Variables with which the commands of nvgraft in the lab's shells are plain, too.
+_PLAIN = {"NO_COLOR": "1", "NVGRAFT_PAGER": ""}
 _INTERRUPTED = 130
 _NO_OUTPUT = 2
 
@@ -83,7 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plain",
         action="store_true",
-        help="lines of text alone, for screen readers: no folding, no completion",
+        help="lines of text alone, for screen readers: no folding, no completion, no colours and"
+        " no pager",
     )
     parser.set_defaults(run=run)
 
@@ -93,6 +96,8 @@ def run(args: argparse.Namespace) -> int:
 
     :raises InputError: it cannot begin.
     """
+    if args.plain and args.color == "auto":
+        terminal.setup("never")
     if args.host == BY_HAND:
         return _run_by_hand(args)
     if args.host in (LESSON, LESSONS):
@@ -117,11 +122,12 @@ def run(args: argparse.Namespace) -> int:
         _check_writable(args.record)
     record = os.memfd_create("record")
     name = f"nvgraft-lab-{uuid.uuid4().hex[:12]}"
-    with terminal_of(scripted=script is not None) as lent, Janitor(name):
+    with terminal_of(scripted=script is not None) as lent, Janitor(name) as janitor:
         code = running.on_host(
             host,
             snapshot,
             lambda: _work(lambda: _walk(name, config, script, record, host.name, args, lent)),
+            announce=janitor.announce,
         )
     data = os.pread(record, os.fstat(record).st_size, 0)
     if args.record is not None and data:
@@ -183,12 +189,10 @@ def _run_lesson(args: argparse.Namespace) -> int:
     script = None if args.script is None else _read_script(args.script)
 
     def environment() -> dict[str, str]:
-        from nvgraft_cli.lab.ground import node
-
-        made = node.prepare()
+        made = _prepare(args)
         _end_by(signal.SIGTERM, signal.SIGHUP)
         children.adopt_orphans()
-        return dict(made)
+        return made
 
     return command.teach(args.bundle, _work, _console(script, args), environment)
 
@@ -245,6 +249,13 @@ def _check_writable(path: str) -> None:
         raise InputError(f"--record {path}: {directory} cannot be written | name another file")
 
 
+def _prepare(args: argparse.Namespace) -> dict[str, str]:
+    """Make the lab's part of the node, and return the environment of a shell there."""
+    from nvgraft_cli.lab.ground import node
+
+    return {**node.prepare(), **(_PLAIN if args.plain else {})}
+
+
 def _work(act: Callable[[], int]) -> int:
     """Be the lab, as a process of the simulated node: do ``act``, and report its errors."""
     try:
@@ -282,7 +293,7 @@ def _walk(
     from nvgraft_cli.lab.waiting import StartFailed, WaitingContainer
     from nvgraft_cli.simulate.demo import DemoFailed
 
-    environment = node.prepare()
+    environment = _prepare(args)
     _end_by(signal.SIGTERM, signal.SIGHUP)
     children.adopt_orphans()
     try:

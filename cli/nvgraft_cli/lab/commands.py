@@ -101,7 +101,8 @@ class LabCommands:
         stop = self._run.stops[-1]
         self._print(text.did(stop))
         if self._run.failure:
-            self._print([f"the start has failed: {printable(self._run.failure)}"])
+            failure = printable(self._run.failure)
+            self._print([f"the start has failed: {failure}", "Look around, or write `quit`."])
             return 0
         self._print([text.heading(stop.number), *text.ahead(stop, self._run.container)])
         return 0
@@ -134,6 +135,8 @@ class LabCommands:
         return int(bool(self._run.failure))
 
     def _ahead(self, _rest: str) -> int:
+        if self._run.failure:
+            raise LabError(f"the start has failed: {self._run.failure} | write did or quit")
         self._print(text.ahead(self._run.stops[-1], self._run.container, None))
         return 0
 

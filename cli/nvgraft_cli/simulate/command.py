@@ -264,7 +264,7 @@ def _simulate(
             lambda: _execute(command, directory),
             failures=wanted,
             compiled=nvml,
-            node=node,
+            announce=None if node is None else node.announce,
         )
 
 

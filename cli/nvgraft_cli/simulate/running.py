@@ -63,13 +63,14 @@ def on_host(
     *,
     failures: "Sequence[HostFailure]" = (),
     compiled: bool = True,
-    node: nodes.Registration | None = None,
+    announce: Callable[[int, str], None] | None = None,
 ) -> int:
     """Run ``work`` on ``host``, in a process of its own, and return its exit code. Needs root.
 
     :param snapshot: the text of the host's document.
     :param compiled: False acts as if there were no compiler.
-    :param node: the name of the node, which is announced once the host is made.
+    :param announce: called once the host is made, in its first process, with the number that this
+        process has outside, and its start time.
     """
     from nvgraft_cli.simulate import host_maker, sandbox
     from nvgraft_cli.simulate.standins import failures as applying
@@ -87,8 +88,8 @@ def on_host(
         for note in notes:
             logs.get().info(note)
         applying.apply(failures, host)
-        if node is not None:
-            node.announce(pid, start)
+        if announce is not None:
+            announce(pid, start)
         logs.debug("made", host=host.name, gpus=len(host.nvml.gpus), nvml=compiled)
         return _in_child(work)
 

@@ -7,13 +7,21 @@ from types import TracebackType
 
 _ROOT = "/sys/fs/cgroup"
 
-#: Waits until every process of the lab has ended, then removes the cgroups named argv[1].
+#: Waits until every process of the lab has ended, then removes the cgroups with argv[1] in their
+#: names. The end of the pipe is not enough: a killed lab closes it before the kernel has killed the
+#: rest of the node, and a runtime that still lives may make a cgroup.
 _JANITOR = f"""\
-import os, signal, sys, time
+import os, select, signal, sys, time
 signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+try:
+    first = os.pidfd_open(int(sys.stdin.buffer.readline() or 0))
+except OSError:
+    first = None
 sys.stdin.buffer.read()
+if first is not None:
+    select.select([first], [], [])
 for _ in range(100):
-    found = [path for path, _, _ in os.walk({_ROOT!r}) if sys.argv[1] in path.split("/")]
+    found = [path for path, _, _ in os.walk({_ROOT!r}) if sys.argv[1] in path]
     for path in sorted(found, key=len, reverse=True):
         try:
             for pid in open(path + "/cgroup.procs").read().split():
@@ -33,14 +41,17 @@ def directories(name: str) -> list[str]:
 
 
 class Janitor:
-    """A process that removes the cgroups named ``name`` when the lab ends, however it ends.
+    """A process that removes the cgroups with ``name`` in their names when the lab ends, however it
+    ends.
 
     It stays outside of the simulated node, whose processes the kernel kills with the lab.
+
+    :ivar writer: the end of the pipe that all processes of the lab hold.
     """
 
     def __init__(self, name: str) -> None:
-        reader, self._writer = os.pipe()
-        self._process = subprocess.Popen(
+        reader, self.writer = os.pipe()
+        self.process = subprocess.Popen(
             [sys.executable, "-ISBc", _JANITOR, name],
             stdin=reader,
             stdout=subprocess.DEVNULL,
@@ -49,8 +60,12 @@ class Janitor:
         )
         os.close(reader)
 
-    def __enter__(self) -> None:
-        return
+    def announce(self, pid: int, _start: str) -> None:
+        """Tell the number of the node's first process, with which all others end."""
+        os.write(self.writer, f"{pid}\n".encode())
+
+    def __enter__(self) -> "Janitor":
+        return self
 
     def __exit__(
         self,
@@ -58,5 +73,5 @@ class Janitor:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        os.close(self._writer)
-        self._process.wait()
+        os.close(self.writer)
+        self.process.wait()
