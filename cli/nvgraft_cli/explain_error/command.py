@@ -129,7 +129,7 @@ def _steps(steps: Iterable[str]) -> Iterator[str]:
 def _paragraph(name: str, text: str) -> list[str]:
     return textwrap.wrap(
         text,
-        _WIDTH,
+        min(_WIDTH, terminal.columns() or _WIDTH),
         initial_indent=f"  {name:<8} ",
         subsequent_indent=" " * 11,
         break_long_words=False,

@@ -61,6 +61,11 @@ def colour() -> bool:
     return _Shown.colour
 
 
+def columns() -> int:
+    """Return the columns of the terminal that answers are for; 0 where they are for none."""
+    return _Shown.columns
+
+
 def show(text: str) -> None:
     """Print an answer that ends without a newline. On a terminal, lines are folded to its width."""
     if _Shown.columns:
