@@ -71,6 +71,72 @@ def test_a_lesson_can_be_solved_and_not_otherwise(name: str, tmp_path: Path) -> 
     assert noted == {"solved": [name]}
 
 
+#: Prints what a lesson waits for, and asks nobody.
+FAKE = "printf '#!/bin/sh\\necho CUDA device 0: NVIDIA A10; echo CUDA device 1: NVIDIA A10\\n"
+FAKE += "echo GPU 0: NVIDIA A10; echo GPU 1: NVIDIA A10\\n"
+FAKE += "echo its libcuda.so.1: /usr/lib/x86_64-linux-gnu/libcuda.so.560.35.03\\n' >"
+BACK = "rm -r /lesson/app; cp -a /keep/app /lesson/app"
+
+
+def test_a_check_looks_past_what_programs_say() -> None:
+    """A program that only says the right words, in the place of the image's or before it in PATH,
+    solves nothing.
+    """
+    out = "app/rootfs/usr"
+    done = lesson(
+        "no-libcuda",
+        "mkdir /keep; cp -a app /keep/app",
+        f"{FAKE} {out}/bin/cuda-check", "check", BACK,
+        f"mkdir -p {out}/local/bin; {FAKE} {out}/local/bin/cuda-check",
+        f"chmod 755 {out}/local/bin/cuda-check", "check",
+    )  # fmt: skip
+    words = [faults(check) for check in checks(done.stdout)]
+    assert words[0][0] == (
+        "/usr/bin/cuda-check in the container is to be a program of the lesson or of the driver"
+    ), done.stdout
+    assert words[1][0].startswith("/usr/local/bin/cuda-check in the container is to be ")
+
+
+def test_a_node_is_not_mended_in_one_container() -> None:
+    """A container that may open every device, and one that asks for no GPU and has a program that
+    says so, mend no node; the cgroup of a start is the lab's, whatever config.json says.
+    """
+    before = traces()
+    config = "app/config.json"
+    done = lesson(
+        "unknown-error",
+        "mkdir /keep; cp -a app /keep/app",
+        f"""sed -i 's,"cgroupsPath": "[^"]*","cgroupsPath": "/nvgraft-lab-other/app",' {config}""",
+        f"""sed -i 's/"allow": false/"allow": true/' {config}""", "check", BACK,
+        f"sed -i 's/DEVICES=all/DEVICES=void/' {config}",
+        f"{FAKE} app/rootfs/usr/bin/nvidia-smi",
+        "chmod 755 app/rootfs/usr/bin/nvidia-smi", "check",
+    )  # fmt: skip
+    first, second = (faults(check) for check in checks(done.stdout))
+    assert first[0] == "the container is not to open every device of the node", done.stdout
+    assert "its exit code is to be 0" in first, "another container is as broken as before"
+    assert second[0].startswith("/usr/bin/nvidia-smi in the container is to be ")
+    assert traces() == before
+
+
+def test_a_solved_lesson_stays_solved(tmp_path: Path) -> None:
+    """What is tried after the success takes nothing back, but the script's exit code tells it."""
+    found = library.find("no-tmp")
+    undo = "rmdir app/rootfs/tmp"
+    done = lesson("no-tmp", *found.solution, "check", undo, "check", state=tmp_path)
+    assert done.returncode == 1
+    assert json.loads((tmp_path / "nvgraft/lessons.json").read_text()) == {"solved": ["no-tmp"]}
+
+
+def test_doctor_leads_to_the_cgroup_of_systemd() -> None:
+    """Its finding names systemd and the mode that mends it, and is gone with the solution."""
+    doctor = "nvgraft doctor --container app"
+    found = library.find("after-daemon-reload")
+    done = lesson("after-daemon-reload", doctor)
+    assert "only the hook allows the GPU's devices, and systemd manages the cgroup" in done.stdout
+    assert found.solution[0].split('"')[3] in done.stdout.split("fix ")[1]
+
+
 def test_the_example_of_the_page_can_be_solved(tmp_path: Path) -> None:
     """The lesson that docs/lessons.md shows is broken, and its solution mends it."""
     path = tmp_path / "example.toml"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import re
 import shutil
 import tomllib
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nvgraft_cli.lab.lessons import library, systemd
+from nvgraft_cli.lab.lessons import library, progress, systemd
 from nvgraft_cli.lab.lessons.modules import ModuleError, Modules
 from nvgraft_cli.lab.lessons.scene import read_node
 from nvgraft_cli.shell.errors import InputError
@@ -106,9 +107,39 @@ def test_the_list_marks_what_is_solved(state: Path, capsys: Captured) -> None:
         assert ("[x] error-999" in out) == bool(count)
 
 
+@pytest.mark.parametrize("home", [None, "", "/", "relative"])
+def test_without_a_home_progress_is_the_passwd_entrys(
+    home: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HOME that names no directory of a user, as containers have it, is not believed; without an
+    entry the list still works, and a success says that it is not kept.
+    """
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    entry = list(pwd.getpwuid(os.geteuid()))
+    entry[5] = str(tmp_path / "home")
+    monkeypatch.setattr(pwd, "getpwuid", lambda _uid: pwd.struct_passwd(entry))
+    assert progress.add("no-tmp") == ""
+    assert (tmp_path / "home/.local/state/nvgraft/lessons.json").exists()
+    assert progress.solved() == {"no-tmp"}
+
+    def no_entry(_uid: int) -> pwd.struct_passwd:
+        raise KeyError
+
+    monkeypatch.setattr(pwd, "getpwuid", no_entry)
+    assert progress.solved() == frozenset()
+    assert progress.add("no-tmp") == (
+        "your progress is not kept: this user has no home directory | set HOME or XDG_STATE_HOME"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [
+        (["lesson", "--plain", "eror-999"], "there is no lesson and no file 'eror-999'"),
+        (["--plain", "lesson", "eror-999"], "there is no lesson and no file 'eror-999'"),
         (["lesson"], "lesson: no name | write lesson NAME"),
         (["lesson", "eror-999"], "there is no lesson and no file 'eror-999'; did you mean error-999?"),
         (["lesson", "no-tmp", "--record", "x"], "lesson takes no --record | leave it out"),
@@ -243,13 +274,19 @@ def test_modules_are_removed_in_the_order_of_their_users() -> None:
 
 
 def test_a_reload_applies_the_rules_of_config_json() -> None:
-    """Rules that deny, and those of other kinds, are left out; missing numbers are any."""
+    """Rules that deny, and those of other kinds, are left out; missing numbers are any; a rule for
+    all devices takes back those before it.
+    """
     rules: list[dict[str, Any]] = [
         {"allow": False, "access": "rwm"},
         {"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rw"},
         {"allow": True, "type": "c", "major": 510},
-        {"allow": True, "type": "a"},
+        {"allow": True, "type": "p", "major": 1},
     ]
     config = {"linux": {"resources": {"devices": rules}}}
-    assert list(systemd.rules(config)) == ["c 195:0 rw", "c 510:* rwm"]
-    assert list(systemd.rules(json.loads("{}"))) == []
+    assert systemd.rules(config) == ["c 195:0 rw", "c 510:* rwm"]
+    rules.append({"allow": True})
+    assert systemd.rules(config) == [systemd.EVERYTHING]
+    rules.append({"allow": False, "type": "a"})
+    assert systemd.rules(config) == []
+    assert systemd.rules(json.loads("{}")) == []

@@ -198,8 +198,8 @@ def device_rules_lost(patient: Patient) -> Iterator[Diagnosis]:
             f"only the hook allows the GPU's devices, and systemd manages the cgroup {path}: "
             "'systemctl daemon-reload' will revoke them",
             "systemd writes only the rules that it knows, which are those of config.json",
-            "pass the devices to the engine (docker --device), create links in /dev/char, or use "
-            "the cgroupfs driver",
+            "let config.json list the devices (docker --device, or nvgraft-runtime in mode "
+            "jit-cdi), with links in /dev/char, or use the cgroupfs driver",
             "warning",
         )
 

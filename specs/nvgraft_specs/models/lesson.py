@@ -61,6 +61,10 @@ class LessonContainer(Strict):
         "hook",
         description="hook: runc calls nvgraft-hook; runtime: nvgraft-runtime takes runc's place",
     )
+    cgroups: Literal["cgroupfs", "systemd"] = Field(
+        "cgroupfs",
+        description="the engine's cgroup driver, whose form linux.cgroupsPath of config.json has",
+    )
     adds: dict[NodePath, Literal["cuda-stub", "other-driver", "cuda-compat"]] = Field(
         {},
         max_length=5,
@@ -111,6 +115,11 @@ class LessonCheck(Strict):
     )
     never: Annotated[list[Line], Field(max_length=10)] = Field(
         [], description="what its output must not have"
+    )
+    driver: bool = Field(
+        False,
+        description="cuda-check, which the program is or runs, must have loaded the node's"
+        " libcuda.so.1, mounted by the container stack",
     )
     after: Literal["daemon-reload"] | None = Field(
         None,

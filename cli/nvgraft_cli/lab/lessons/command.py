@@ -16,6 +16,9 @@ from nvgraft_cli.simulate.standins import failures
 from nvgraft_specs.models.host import Host
 from nvgraft_specs.models.lesson import Lesson
 
+#: What the record of a lesson says that was solved: at its end, or at an earlier check.
+_SOLVED, _SOLVED_BEFORE = b"+", b"-"
+
 
 def list_lessons(say: Callable[[str], None]) -> int:
     """List nvgraft's own lessons, with a mark for those that this user has solved."""
@@ -73,7 +76,7 @@ def teach(
         raise InputError(f"failures: {error}") from error
     cgroup = f"nvgraft-lab-{uuid.uuid4().hex[:12]}"
     record = os.memfd_create("solved")
-    with terminal_of(scripted=console.scripted) as terminal, Janitor(cgroup):
+    with terminal_of(scripted=console.scripted) as terminal, Janitor(cgroup) as janitor:
         code = running.on_host(
             host,
             text,
@@ -81,13 +84,14 @@ def teach(
                 lambda: _learn(lesson, host, cgroup, console, environment, record, terminal)
             ),
             failures=broken,
+            announce=janitor.announce,
         )
-    solved = os.fstat(record).st_size > 0
+    solved, at_the_end = os.fstat(record).st_size > 0, os.pread(record, 1, 0) == _SOLVED
     os.close(record)
     if solved and name in library.names():
         trouble = progress.add(name)
         console.say(printable(f"nvgraft lab: {trouble}") if trouble else _count())
-    return code or int(console.scripted and not solved)
+    return code or int(console.scripted and not at_the_end)
 
 
 def _learn(
@@ -103,9 +107,13 @@ def _learn(
     from nvgraft_cli.lab.lessons.session import LessonSession
 
     variables = environment()
-    LessonScene(lesson, host, cgroup)
-    session = LessonSession(lesson, variables, console.say, terminal)
+    scene = LessonScene(lesson, host, cgroup)
+
+    def note() -> None:
+        os.pwrite(record, _SOLVED, 0)
+
+    session = LessonSession(lesson, scene.originals, variables, console.say, terminal, note)
     session.follow(console)
-    if session.solved:
-        os.write(record, b"solved")
+    if not session.solved and os.fstat(record).st_size:
+        os.pwrite(record, _SOLVED_BEFORE, 0)
     return 0

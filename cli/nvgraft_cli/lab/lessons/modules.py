@@ -2,7 +2,7 @@
 reboot of a simulated node. The node has no kernel of its own; its state is in one file.
 
 Loading the driver anew mends what an upgrade under a loaded module breaks. Loading nvidia_uvm adds
-its line to /proc/devices; nvidia-modprobe -c makes its nodes.
+its line to /proc/devices, and lets CUDA work; nvidia-modprobe -c makes its nodes.
 """
 
 import json
@@ -28,6 +28,8 @@ _NEEDS = {
     "nvidia_uvm": ("nvidia",),
 }
 _STATE = f"{node.WORK}/modules.json"
+#: What NVML says without the module nvidia, and CUDA without nvidia_uvm, whatever nodes there are.
+_NOT_LOADED, _UNKNOWN = 9, 999
 _UVM_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
@@ -75,8 +77,10 @@ class Modules:
         self.loaded.remove(name)
         if name == "nvidia":
             Path(failures.PROC_VERSION).unlink(missing_ok=True)
+            failures.apply([failures.HostFailure("nvml-init", _NOT_LOADED)], self._host)
         elif name == "nvidia_uvm":
             failures.apply([failures.HostFailure("no-uvm")], self._host)
+            failures.change_cuda(self._host, 0, _UNKNOWN)
 
     def make_nodes(self) -> None:
         """Make the nodes of nvidia_uvm that are missing, or are another device."""
@@ -105,8 +109,10 @@ class Modules:
             if isinstance(version, RegularFile) and version.content:
                 Path(failures.PROC_VERSION).write_text(version.content, encoding="utf-8")
             failures.clear(self._host)
+            failures.change_cuda(self._host, 0, _UNKNOWN)  # nvidia_uvm is not loaded yet
         elif name == "nvidia_uvm":
             self._register_uvm()
+            failures.change_cuda(self._host, _UNKNOWN, 0)
 
     def _register_uvm(self) -> None:
         """Add the line of nvidia-uvm to /proc/devices, in place: other mounts show the file."""
@@ -127,6 +133,8 @@ def prepare(host: Host, failed: Sequence[str]) -> None:
     loaded = [] if "no-uvm" in failed else ["nvidia_uvm"]
     loaded += ["nvidia_drm", "nvidia_modeset", "nvidia"]
     Modules(host, loaded, loaded).save()
+    if "nvidia_uvm" not in loaded:
+        failures.change_cuda(host, 0, _UNKNOWN)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -4,6 +4,7 @@ The lab runs as root. With sudo the file is that of the user who called sudo, an
 written with this user's rights.
 """
 
+import contextlib
 import json
 import os
 import pwd
@@ -43,8 +44,12 @@ def add(name: str) -> str:
         names = sorted({*_read(path), name})
         write_whole(path, json.dumps({"solved": names}).encode() + b"\n", 0o600)
 
+    try:
+        path = _path()
+    except InputError as error:
+        return f"your progress is not kept: {error}"
     _, status = os.waitpid(_as_user(write), 0)
-    return "" if status == 0 else f"your progress could not be kept in {_path()}"
+    return "" if status == 0 else f"your progress could not be kept in {path}"
 
 
 def _as_user(act: Callable[[], None]) -> int:
@@ -79,12 +84,30 @@ def _caller(environ: Mapping[str, str]) -> pwd.struct_passwd | None:
 
 
 def _path() -> str:
-    user = _caller(os.environ)
-    home = user.pw_dir if user is not None else os.path.expanduser("~")
     state = os.environ.get("XDG_STATE_HOME", "")
     return os.path.join(
-        state if state.startswith("/") else os.path.join(home, ".local/state"), _FILE
+        state if state.startswith("/") else os.path.join(_home(), ".local/state"), _FILE
     )
+
+
+def _home() -> str:
+    """Return the user's home directory: HOME, unless sudo has made it root's or it names none.
+
+    :raises InputError: there is none.
+    """
+    user, home = _caller(os.environ), os.environ.get("HOME", "")
+    if user is None and _is_home(home):
+        return home
+    with contextlib.suppress(KeyError):
+        home = (user or pwd.getpwuid(os.geteuid())).pw_dir
+    if not _is_home(home):
+        raise InputError("this user has no home directory | set HOME or XDG_STATE_HOME")
+    return home
+
+
+def _is_home(path: str) -> bool:
+    """Tell whether ``path`` is more than the root directory, which containers have as HOME."""
+    return os.path.isabs(path) and path.strip("/") != ""
 
 
 def _read(path: str) -> set[str]:

@@ -11,6 +11,7 @@ from nvgraft.system import syscalls
 from nvgraft_cli.install import install
 from nvgraft_cli.lab.ground import node
 from nvgraft_cli.lab.lessons import modules
+from nvgraft_cli.lab.lessons.reality import Originals
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.simulate import cuda_runtime, demo, recipe, running
 from nvgraft_cli.simulate.standins.build import CannotCompile
@@ -35,7 +36,7 @@ MADE = f"{node.WORK}/made"
 _APPLETS = (
     *("chmod", "env", "head", "id", "mkdir", "mount", "ps", "rm", "sleep", "stat", "tail", "touch"),
 )
-_CHECK = "usr/bin/cuda-check"
+_CHECK, _BUSYBOX = "usr/bin/cuda-check", "/bin/busybox"
 #: The cache that the loader of a Nix image reads: a path of the same length.
 _ETC_CACHE, _NIX_CACHE = b"/etc/ld.so.cache", b"/nix/ld.so.cache"
 #: CUDA's error where the compatibility libraries do not serve the GPU (GeForce).
@@ -60,7 +61,10 @@ def read_node(name: str) -> tuple[bytes, Host]:
 
 
 class LessonScene:
-    """The directory of a lesson on the node."""
+    """The directory of a lesson on the node.
+
+    :ivar originals: the programs of its images, and of the driver.
+    """
 
     def __init__(self, lesson: Lesson, host: Host, cgroup: str) -> None:
         """Make it. The caller is on the simulated node.
@@ -91,6 +95,14 @@ class LessonScene:
                 _make(change)
             except (OSError, DocumentError, ValueError) as error:
                 raise InputError(f"the lesson's change of {change.path}: {error}", 1) from error
+        images = [f"{DIRECTORY}/{name}/rootfs" for name in lesson.containers]
+        own = [
+            change.path.removeprefix(image)
+            for change in lesson.changes
+            for image in images
+            if change.path.startswith(f"{image}/") and os.access(change.path, os.X_OK)
+        ]
+        self.originals = Originals(host, images, [_BUSYBOX, f"/{_CHECK}", *own])
 
     def _make_bundle(self, name: str, container: LessonContainer) -> None:
         bundle = f"{DIRECTORY}/{name}"
@@ -108,7 +120,12 @@ class LessonScene:
             {**mount.model_dump(), "type": "bind", "options": ["rbind", "ro"]}
             for mount in container.mounts
         ]
-        config["linux"]["cgroupsPath"] = f"/{self._cgroup}/{name}"
+        # As engines with systemd's driver write it, or those with cgroupfs.
+        config["linux"]["cgroupsPath"] = (
+            f"system.slice:{self._cgroup}:{name}"
+            if container.cgroups == "systemd"
+            else f"/{self._cgroup}/{name}"
+        )
         if container.starts_with == "hook":
             program = f"{node.PROGRAMS}/{HOOK}"
             # Without an environment of its own the hook would inherit the runtime's.
@@ -116,6 +133,7 @@ class LessonScene:
             config["hooks"] = {"prestart": [hook]}
         path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         config["root"]["path"] = f"{bundle}/rootfs"
+        config["linux"]["cgroupsPath"] = f"/{self._cgroup}/{name}"
         made = Path(MADE, name)
         made.mkdir(parents=True)
         Path(made, "config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -8,6 +8,7 @@ from nvgraft.base.errors import Refusal, printable
 from nvgraft_cli.lab.ground.lent_terminal import LentTerminal, run_shell
 from nvgraft_cli.lab.ground.lines import LabConsole
 from nvgraft_cli.lab.lessons import check, starts
+from nvgraft_cli.lab.lessons.reality import Originals
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs.models.lesson import DIRECTORY, Lesson
 
@@ -21,8 +22,7 @@ _HELP = """\
   solution         commands that mend it
   help             this list
   quit             end, and throw the node away
-Anything else is run by a shell on the node, in the directory of the containers. Each container is
-an OCI bundle: NAME/config.json and NAME/rootfs."""
+Anything else is run by a shell on the node, in the directory of the containers."""
 
 #: Writes the shell's directory to a descriptor, and ends with the code of the command before.
 _PLACE = "\ncode=$?; pwd -P >&{}; exit $code"
@@ -37,18 +37,24 @@ class LessonSession:
     def __init__(
         self,
         lesson: Lesson,
+        originals: Originals,
         environment: Mapping[str, str],
         say: Callable[[str], None],
         terminal: LentTerminal | None,
+        note: Callable[[], None],
     ) -> None:
         """Begin it.
 
+        :param originals: the programs that may answer a check.
         :param environment: of the shell.
         :param say: prints a line.
         :param terminal: of the shell; None if there is none, or for a script.
+        :param note: called when the lesson is solved.
         """
         self.solved = False
         self._lesson = lesson
+        self._originals = originals
+        self._note = note
         self._environment = environment
         self._say = say
         self._terminal = terminal
@@ -103,10 +109,11 @@ class LessonSession:
             self._say(printable(f"  it does not start: {error}"))
 
     def _check(self, _rest: list[str]) -> None:
-        self.solved = check.solved(self._lesson, self._say)
+        self.solved = check.solved(self._lesson, self._originals, self._say)
         if not self.solved:
             self._say("Not solved yet.")
             return
+        self._note()
         self._say("Solved.")
         self._tell(self._lesson.explanation)
         for wrong in self._lesson.wrong:

@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from nvgraft.system import syscalls
 from nvgraft_cli.lab.ground import node
 from nvgraft_cli.lab.ground.bundles import bundle_config, last_line, private_root
 from nvgraft_cli.lab.lessons import systemd
+from nvgraft_cli.lab.lessons.reality import Seen
 from nvgraft_cli.lab.lessons.scene import MADE, RUNTIME
 from nvgraft_specs.models.lesson import DIRECTORY, LessonContainer
 
@@ -31,15 +32,30 @@ class NotStarted(Exception):
 
 class Ran(NamedTuple):
     """What a program of a container has said, and its exit code; None: it was ended, since it went
-    on for too long.
+    on for too long. ``seen`` is the container before the program began.
     """
 
     lines: list[str]
     code: int | None
+    seen: Seen = Seen()
+
+
+#: Looks at a created container: its number, config.json as the runtime has read it, and as the
+#: lesson has made it.
+Look = Callable[[int, dict[str, Any], dict[str, Any]], Seen]
+
+
+def _no_look(_pid: int, _config: dict[str, Any], _made: dict[str, Any]) -> Seen:
+    return Seen()
 
 
 def run(
-    name: str, container: LessonContainer, program: Sequence[str] = (), *, as_made: bool = False
+    name: str,
+    container: LessonContainer,
+    program: Sequence[str] = (),
+    *,
+    as_made: bool = False,
+    look: Look = _no_look,
 ) -> Ran:
     """Start a container with its program, or another one, and wait for the end of the program.
 
@@ -48,24 +64,32 @@ def run(
     :raises InputError: config.json cannot be used.
     """
     with _LessonStart(name, container, program, as_made=as_made).created() as start:
-        return start.follow()
+        seen = look(start.pid, start.config(), start.made)
+        return start.follow()._replace(seen=seen)
 
 
-def run_twice(name: str, container: LessonContainer, program: Sequence[str]) -> tuple[Ran, Ran]:
+def run_twice(
+    name: str, container: LessonContainer, program: Sequence[str], look: Look
+) -> tuple[Ran, Ran]:
     """Run a program twice in one container, and do between what systemd does when it reloads.
 
     :raises NotStarted: the runtime has refused.
     :raises InputError: config.json cannot be used.
     """
     with _LessonStart(name, container, _IDLE).created() as start:
+        seen = look(start.pid, start.config(), start.made)
         start.begin()
         before = start.execute(program)
         systemd.reload(start.pid, start.config())
-        return before, start.execute(program)
+        return before._replace(seen=seen), start.execute(program)._replace(seen=seen)
 
 
 class _LessonStart:
-    """One start of a container, on a root file system whose changes are thrown away."""
+    """One start of a container, on a root file system whose changes are thrown away.
+
+    :ivar pid: the container's first process, once it is created.
+    :ivar made: config.json as the lesson has made it.
+    """
 
     def __init__(
         self,
@@ -78,13 +102,14 @@ class _LessonStart:
         self._id = f"{name}-{uuid.uuid4().hex[:8]}"
         self._work = f"{node.WORK}/starts/{self._id}"
         config = bundle_config(f"{MADE if as_made else DIRECTORY}/{name}")
+        with open(f"{MADE}/{name}/config.json", "rb") as file:
+            self.made: dict[str, Any] = json.load(file)
         if program:
             config["process"]["args"] = list(program)
         config["process"]["terminal"] = False
-        linux = config.get("linux")
-        place = linux.get("cgroupsPath") if isinstance(linux, dict) else None
-        if isinstance(linux, dict) and isinstance(place, str):
-            linux["cgroupsPath"] = f"{place}-{self._id}"
+        if isinstance(config.get("linux"), dict):
+            # Whatever the learner has written there, the lab removes the cgroup by this name.
+            config["linux"]["cgroupsPath"] = f"{self.made['linux']['cgroupsPath']}-{self._id}"
         os.makedirs(self._work)
         self._image = config["root"]["path"]
         config["root"]["path"] = private_root(self._image, self._work)

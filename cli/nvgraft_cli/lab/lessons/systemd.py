@@ -7,7 +7,7 @@ hook has allowed besides is gone (NVIDIA/nvidia-container-toolkit#48).
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nvgraft.apply import bpf
@@ -27,6 +27,10 @@ _ALWAYS = (
     "c 5:2 rwm",
     "c 136:* rwm",
 )
+#: The rule that allows every device.
+EVERYTHING = "a"
+#: A device program of cgroup v2 that allows everything: r0 = 1; exit.
+_ALLOW = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 1, 0x95, 0, 0, 0)
 #: The end of a device program of cgroup v2: r0 = 0; exit.
 _DENY = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
 
@@ -59,7 +63,9 @@ def apply(cgroup: DeviceCgroup, lines: list[str]) -> None:
         return
     fd = os.open(cgroup.path, os.O_RDONLY | os.O_DIRECTORY)
     flags, programs = bpf.query(fd)
-    new = bpf.load(bpf.allow_code(list(_numbered(lines))) + _DENY)
+    new = bpf.load(
+        _ALLOW if EVERYTHING in lines else bpf.allow_code(list(_numbered(lines))) + _DENY
+    )
     for program in programs:
         old = bpf.open_program(program)
         bpf.replace(fd, old, new, flags)
@@ -68,14 +74,21 @@ def apply(cgroup: DeviceCgroup, lines: list[str]) -> None:
     os.close(fd)
 
 
-def rules(config: dict[str, Any]) -> Iterator[str]:
-    """Yield the device rules of a config.json that allow something, as devices.allow takes them."""
+def rules(config: Mapping[str, Any]) -> list[str]:
+    """Return the device rules of a config.json that allow something, as devices.allow takes them.
+
+    A rule for all devices takes back those before it; if it allows, it is :data:`EVERYTHING`.
+    """
     resources = (config.get("linux") or {}).get("resources") or {}
+    found: list[str] = []
     for rule in resources.get("devices") or ():
         kind, numbers = rule.get("type") or "a", [rule.get("major"), rule.get("minor")]
-        if rule.get("allow") and kind in {"b", "c"}:
+        if kind == "a":
+            found = [EVERYTHING] if rule.get("allow") else []
+        elif rule.get("allow") and kind in {"b", "c"}:
             place = ":".join("*" if number in (None, -1) else str(number) for number in numbers)
-            yield f"{kind} {place} {rule.get('access') or 'rwm'}"
+            found.append(f"{kind} {place} {rule.get('access') or 'rwm'}")
+    return found
 
 
 def _numbered(lines: list[str]) -> Iterator[AllowDevice]:

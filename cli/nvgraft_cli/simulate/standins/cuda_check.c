@@ -1,5 +1,5 @@
 /* cuda-check [-o FILE] [VERSION]: a program that uses CUDA as one that was built with the toolkit of VERSION (13.0) does, up to its first
- * look at the GPUs. It says what it sees, or fails with CUDA's error. With -o it writes the GPUs to a file, too.
+ * look at the GPUs. It says what it sees and which libcuda.so.1 it has, or fails with CUDA's error. With -o it writes the GPUs to a file, too.
  *
  * The order of the steps is that of the CUDA runtime: load libcuda.so.1, compare versions, initialise, count. */
 #include "start.h"
@@ -11,6 +11,19 @@
 #include <string.h>
 
 static void *cuda;
+
+/* Print the file of libcuda.so.1 that is in this process's memory. */
+static void tell_library(void) {
+  char line[4096 + 128], *path;
+  FILE *maps = fopen("/proc/self/maps", "r");
+  while (maps && fgets(line, sizeof line, maps))
+    if ((path = strchr(line, '/')) && strstr(path, "/libcuda.so")) {
+      printf("its libcuda.so.1: %s", path);
+      break;
+    }
+  if (maps)
+    fclose(maps);
+}
 
 static int fail(int code, const char *text) {
   if (!text) {
@@ -71,5 +84,6 @@ int main(int argc, char **argv) {
     if (file)
       fprintf(file, "%s\n", name);
   }
+  tell_library();
   return count == 0;
 }

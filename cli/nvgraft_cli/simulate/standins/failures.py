@@ -196,6 +196,22 @@ def clear(host: Host) -> None:
         _rewrite_record(path, lambda _before: record((), host))
 
 
+def change_cuda(host: Host, old: int, new: int) -> None:
+    """Let cuInit, if it ends with ``old``, end with ``new``, on the simulated host that is the
+    current root; 0: as its node and module are.
+
+    :raises OSError: a file cannot be changed.
+    """
+
+    def change(before: bytes) -> bytes:
+        fields = list(_HEAD.unpack_from(before))
+        fields[2] = new if fields[2] == old else fields[2]
+        return _HEAD.pack(*fields) + before[_HEAD.size :]
+
+    for path in _libraries(host, data.CUDA):
+        _rewrite_record(path, change)
+
+
 def _libraries(host: Host, *sonames: str) -> Iterator[str]:
     """Yield the paths of the stand-ins with these SONAMEs, on the simulated host."""
     root = host.root.rstrip("/")
