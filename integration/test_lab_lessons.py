@@ -171,7 +171,7 @@ def test_a_learner_makes_mistakes() -> None:
     done = lesson(
         "no-libcuda", "kill -9 $$", "cd app", "pwd", "echo { > config.json", "check", "start b",
         "cd rootfs/tmp", "rm -r /lesson/app/rootfs/tmp", "ls", "pwd", "false",
-        "rm -r /lesson/app", "start", "exit 3",
+        "rm -r /lesson/app", "start", "cd /; exit 3", "pwd", "cat <<E",
     )  # fmt: skip
     assert done.stderr == ""
     answers = done.stdout.split("lesson> ")
@@ -180,10 +180,10 @@ def test_a_learner_makes_mistakes() -> None:
     assert "\nlesson: /lesson/app/config.json: not JSON: " in said["check"]
     assert said["start b"] == "lesson: there is no container b | name one of app\n"
     assert said["ls"] == "lesson: the directory is gone | this shell is in /lesson again\n"
-    assert said["pwd"] == "/lesson\n"
     assert said["false"] == "  (exit code 1)\n"
     assert said["start"].startswith("lesson: /lesson/app/config.json: cannot be read: ")
-    assert said["exit 3"] == "  (exit code 3)\n"
+    assert said["cd /; exit 3"] == "  (exit code 3)\n"
+    assert done.stdout.endswith("lesson> pwd\n/\nlesson> cat <<E\n"), "no line of the lab's own"
     assert traces() == before
 
 
@@ -222,21 +222,29 @@ def test_an_end_in_the_middle_leaves_nothing(number: int) -> None:
     assert traces() == before
 
 
-def test_a_strangers_lesson_changes_nothing_of_the_kernel(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            'path = "/dev/fd/x"\ntext = "a"',
+            "/dev/fd/x: it is a file of this machine's kernel | name another path",
+        ),
+        (
+            'path = "/nowhere"\nreplace = ["a", "b"]',
+            "/nowhere: no such file or directory | correct the lesson",
+        ),
+    ],
+)
+def test_a_strangers_change_that_cannot_be_made_is_one_line(
+    change: str, message: str, tmp_path: Path
+) -> None:
     """A link that leads to a file of the kernel is not followed, and the lesson does not begin."""
     text = (library.DATA / "no-tmp.toml").read_text()
     path = tmp_path / "bad.toml"
-    path.write_text(
-        text.replace('path = "/lesson/app/rootfs/tmp"\nremove = true',
-                     'path = "/dev/fd/x"\ntext = "a"')
-    )  # fmt: skip
+    path.write_text(text.replace('path = "/lesson/app/rootfs/tmp"\nremove = true', change))
     done = lesson(str(path))
     assert done.returncode == 1
-    assert re.fullmatch(
-        r"nvgraft lab: the lesson's change of /dev/fd/x: it is a file of this machine's kernel"
-        r" \| name another path\n",
-        done.stderr,
-    ), done.stderr
+    assert done.stderr == f"nvgraft lab: the lesson's change of {message}\n"
 
 
 def test_a_lesson_of_a_stranger_is_not_noted(tmp_path: Path) -> None:

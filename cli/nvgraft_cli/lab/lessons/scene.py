@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from nvgraft.base.files import reason
 from nvgraft.system import syscalls
 from nvgraft_cli.install import install
 from nvgraft_cli.lab.ground import node
@@ -93,7 +94,10 @@ class LessonScene:
         for change in lesson.changes:
             try:
                 _make(change)
-            except (OSError, DocumentError, ValueError) as error:
+            except OSError as error:
+                cause = f"{reason(error)} | correct the lesson"
+                raise InputError(f"the lesson's change of {change.path}: {cause}", 1) from error
+            except (DocumentError, ValueError) as error:
                 raise InputError(f"the lesson's change of {change.path}: {error}", 1) from error
         images = [f"{DIRECTORY}/{name}/rootfs" for name in lesson.containers]
         own = [

@@ -24,8 +24,8 @@ _HELP = """\
   quit             end, and throw the node away
 Anything else is run by a shell on the node, in the directory of the containers."""
 
-#: Writes the shell's directory to a descriptor, and ends with the code of the command before.
-_PLACE = "\ncode=$?; pwd -P >&{}; exit $code"
+#: Before the learner's line: writes the directory in which the shell ends to a descriptor.
+_PLACE = "trap 'pwd -P >&{}' EXIT; "
 
 
 class LessonSession:
@@ -151,7 +151,7 @@ class LessonSession:
         place = os.memfd_create("place", flags=0)  # the shell inherits it
         try:
             code = run_shell(
-                line + _PLACE.format(place), self._environment, self._become, self._terminal
+                _PLACE.format(place) + line, self._environment, self._become, self._terminal
             )
             written = os.pread(place, 4096, 0)
         finally:
