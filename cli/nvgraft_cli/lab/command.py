@@ -157,10 +157,9 @@ def _run_by_hand(args: argparse.Namespace) -> int:
 def _build_by_hand(script: Sequence[str] | None, args: argparse.Namespace) -> int:
     from nvgraft_cli.lab import hand_node
     from nvgraft_cli.lab.by_hand import ByHand
-    from nvgraft_cli.lab.ground import node
     from nvgraft_cli.simulate.demo import DemoFailed
 
-    environment = node.prepare()
+    environment = _prepare(args)
     hand_node.keep_machine()
     _end_by(signal.SIGTERM, signal.SIGHUP)
     try:
