@@ -19,13 +19,16 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from browsers import browser_with, log, serious_findings, shown_on
-from bundles import EVERYTHING, make_bundle
+from bundles import make_bundle
 from harness import Installed
 
 pytestmark = pytest.mark.requires("root", "chromium")
 
 #: A volume's path by which a hostile image tries to add elements to a page.
 HOSTILE = "/data/</script><img src=x onerror=alert(1)>\"'\u202egnp.exe"
+
+#: The capabilities whose switches come first, so that a busy machine has time for them.
+ASKED = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video")
 
 #: Returns elements whose text has less contrast than WCAG AA demands: 4.5, for large text 3.
 CONTRAST = """
@@ -62,9 +65,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory, installed: Installed) -> str:
-    """Make the page of a container with all capabilities and hostile names; return its address."""
+    """Make the page of a container with hostile names; return its address."""
     place = tmp_path_factory.mktemp("page")
-    bundle = make_bundle(place / "b", *EVERYTHING, mounts=(HOSTILE,))
+    bundle = make_bundle(place / "b", *ASKED, mounts=(HOSTILE,))
     page = place / "page.html"
     command: list[str | Path] = [installed.cli, "explain", "--bundle", bundle]
     command += ["--host", "runfile-a10x2", "--html", page]
@@ -181,9 +184,7 @@ def test_a_capability_s_switch_takes_its_mounts_away(page: webdriver.Chrome) -> 
     assert not [text for text in visible_texts(page, "#files h3") if text.startswith("video")]
     assert not [name for name in visible_texts(page, "#after summary code") if "nvcuvid" in name]
     assert page.find_element(By.ID, "status").text.endswith(f" {len(before[0]) - 4} mounts.")
-    assert (
-        "NVIDIA_DRIVER_CAPABILITIES=compat32,compute," in page.find_element(By.ID, "command").text
-    )
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in page.find_element(By.ID, "command").text
     page.find_element(By.CSS_SELECTOR, "#changed button").click()
     assert (lines(page), visible_texts(page, "#files summary code")) == before
     assert visible_texts(page, "#after summary code") == tree
@@ -204,6 +205,28 @@ def test_switches_of_devices_and_mode_change_the_verdict(page: webdriver.Chrome)
     choose(page, "jit-cdi")
     assert page.find_element(By.ID, "command").text == "--mode jit-cdi"
     assert {name for name in lines(page) if "/dev/nvidia1" in name} != set()
+
+
+def test_capabilities_without_effect_are_not_offered(page: webdriver.Chrome) -> None:
+    """In a mode with CDI edits their switches are off, and the page says why; with none of them
+    the page names the default that counts, and a badge judges it.
+    """
+    default, unheeded = (page.find_element(By.ID, name) for name in ("default", "unheeded"))
+    switches = page.find_elements(By.NAME, "capability")
+    assert not default.is_displayed() and not unheeded.is_displayed()
+    for switch in switches:
+        if switch.is_selected():
+            switch.click()
+    assert page.find_element(By.ID, "command").text == "--env NVIDIA_DRIVER_CAPABILITIES="
+    assert default.is_displayed()
+    assert default.text == "With none of them the default counts: compute and utility."
+    assert page.find_element(By.CSS_SELECTOR, "#status .verdict").is_displayed()
+    choose(page, "jit-cdi")
+    assert unheeded.is_displayed() and not default.is_displayed()
+    assert not any(switch.is_enabled() for switch in switches)
+    assert page.find_element(By.ID, "command").text == "--mode jit-cdi"
+    choose(page, "hook")
+    assert all(switch.is_enabled() for switch in switches)
 
 
 def test_a_line_can_be_picked(page: webdriver.Chrome) -> None:
@@ -358,6 +381,48 @@ def test_no_text_of_the_picture_overlaps(width: int, page: webdriver.Chrome) -> 
     assert (outside, overlaps) == ([], 0)
 
 
+@pytest.mark.parametrize("width", [1280, 1024, 768, 390, 320])
+def test_the_picture_can_be_read(width: int, page: webdriver.Chrome) -> None:
+    """No text of the picture is smaller than 9 pixels, and no swatch of its legend stands at the
+    end of a line with its words on the next.
+    """
+    with shown_on(page, "light", width):
+        smallest, broken = page.execute_script(
+            """
+            const picture = [...document.querySelectorAll(".picture")].find((e) => e.checkVisibility());
+            const scale = picture.getScreenCTM().a;
+            const sizes = [...picture.querySelectorAll("text")].map((e) => parseFloat(getComputedStyle(e).fontSize));
+            const words = (key) => {
+              const range = document.createRange();
+              range.selectNodeContents(key.nextSibling);
+              return range.getClientRects()[0];
+            };
+            const keys = [...document.querySelectorAll(".key")];
+            return [
+              Math.min(...sizes) * scale,
+              keys.filter((key) => words(key).left < key.getBoundingClientRect().left).length,
+            ];
+            """
+        )
+    assert smallest >= 9
+    assert broken == 0
+
+
+def test_fingers_hit_what_can_be_touched(page: webdriver.Chrome) -> None:
+    """On a touch screen switches, buttons and links of the contents are 40 pixels high or more."""
+    page.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
+    try:
+        with shown_on(page, "light", 390):
+            heights = page.execute_script(
+                "return [...document.querySelectorAll('fieldset label, button, nav a')]"
+                ".filter((e) => e.checkVisibility())"
+                ".map((e) => e.getBoundingClientRect().height)"
+            )
+    finally:
+        page.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
+    assert min(heights) >= 40
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_enough_contrast(scheme: str, page: webdriver.Chrome) -> None:
     """Every text, with reasons opened, has the contrast of WCAG AA in both colour schemes."""
@@ -401,3 +466,15 @@ def test_printing_opens_the_reasons(page: webdriver.Chrome) -> None:
     paper = base64.b64decode(page.execute_cdp_cmd("Page.printToPDF", {})["data"])
     assert 5 < len(re.findall(rb"/Type /Page\b", paper)) < 20
     assert page.find_elements(By.CSS_SELECTOR, "details.entry:not([open])") == []
+
+
+def test_a_changed_picture_is_printed_with_its_switches(page: webdriver.Chrome) -> None:
+    """On paper a picture that is not of the container as it is says what it is of."""
+    for changed in (False, True):
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+        try:
+            assert page.find_element(By.ID, "command").is_displayed() == changed
+            assert not page.find_element(By.CSS_SELECTOR, "fieldset").is_displayed()
+        finally:
+            page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        choose(page, "none")

@@ -80,6 +80,7 @@ def test_the_page_shows_each_step_with_its_before_and_after(
     )
     assert "new c 195:255 rw" in texts(browser, f"#step-{mounts + 1} .rules li")
     assert "GPU 1: NVIDIA A10" in texts(browser, f"#step-{END + 2} pre")[0]
+    assert "`" not in texts(browser, "main")[0]
     rows = texts(browser, "tbody tr")
     assert len(rows) == END + 2 and "+31" in rows[mounts - 1]
 

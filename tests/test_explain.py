@@ -499,7 +499,7 @@ def test_a_page_without_a_plan_has_no_tree(tmp_path: Path) -> None:
     assert "tree" not in [attributes.get("id") for _, attributes in page(tmp_path, code=0).tags]
     refused = page(tmp_path, "NVIDIA_VISIBLE_DEVICES=7", code=1)
     assert "tree" not in [attributes.get("id") for _, attributes in refused.tags]
-    assert "Refused" in refused.content["strong"]
+    assert "Does not start" in refused.content["strong"]
 
 
 def command_line(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,9 @@
 """What the page of ``nvgraft explain --html`` is made of: switches, picture and timeline."""
 
 import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import combinations, pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,16 +17,22 @@ from nvgraft.plan.actions import Bind, Tmpfs, Why
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.hosts import open_host
 from nvgraft_cli.case.planning import Case
+from nvgraft_cli.explain import command
 from nvgraft_cli.explain import whatif as whatif_module
 from nvgraft_cli.explain.directories import before_and_after
 from nvgraft_cli.explain.picture import NARROW, WIDE, draw, source_of
+from nvgraft_cli.explain.telling import tell
 from nvgraft_cli.explain.timeline import Lane, timeline
 from nvgraft_cli.explain.whatif import Combination, WhatIf, compute
+from nvgraft_cli.pods.opening import opened_case_of_pod
 from nvgraft_cli.shell.main import main
+from nvgraft_cli.shell.parser import parse
 from nvgraft_specs import names
 
 #: Enough for every switch on the slowest machine.
 ENDLESS = 600.0
+#: An image with CUDA's libraries and without those of X11.
+TRAINING = Path(__file__).parent.parent / "docs/examples/training"
 VISIBLE, CAPABILITIES = names.VISIBLE_DEVICES, names.DRIVER_CAPABILITIES
 
 
@@ -86,6 +95,90 @@ def test_a_capability_without_effect_has_no_switch(whatif: WhatIf) -> None:
     """A host without 32-bit libraries has no switch for them, and the page says so."""
     assert "compat32" not in whatif.capabilities
     assert "Without effect here: compat32." in whatif.left_out
+
+
+def test_capabilities_have_no_switch_where_edits_bring_all(whatif: WhatIf) -> None:
+    """In the modes of CDI edits a container gets the same with all capabilities as with none."""
+    assert whatif.heeding == {"hook", "legacy"}
+    for mode in ("jit-cdi", "cdi"):
+        every = {
+            number
+            for one, number in whatif.combinations.items()
+            if one.mode == mode and one.devices == "0"
+        }
+        assert len(every) == 1
+
+
+@contextmanager
+def pod_case(place: Path, **variables: str) -> Iterator[Case]:
+    """Open the case of the training example in a pod on a node of eight GPUs."""
+    pod = place / "pod.json"
+    container = {
+        "name": "c",
+        "image": "x",
+        "resources": {"limits": {"nvidia.com/gpu": 1}},
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
+    }
+    spec = {"runtimeClassName": "nvidia", "containers": [container]}
+    document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec}
+    pod.write_text(json.dumps(document))
+    words = ["explain", "--pod", str(pod), "--host", "h100-580", "--container", str(TRAINING)]
+    with opened_case_of_pod(parse(words)) as (case, _):
+        yield case
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "level", "trouble"),
+    [("compute,utility", "good", ""), ("compute,graphics", "mend", "libGLX_nvidia.so.0")],
+)
+def test_what_programs_ask_for_decides(
+    capabilities: str, level: str, trouble: str, tmp_path: Path
+) -> None:
+    """CDI edits bring a graphics library that does not load in this image: that is a failure only
+    where graphics is asked for, in the badge as in both sentences.
+    """
+    with pod_case(tmp_path, NVIDIA_DRIVER_CAPABILITIES=capabilities) as case:
+        verdict = compute(case, budget=0).results[0].verdict
+        headline = tell(case).headline
+    assert verdict.level == level
+    for sentence in (verdict.sentence, headline):
+        assert re.findall(r"(\S+) does not load", sentence) == [trouble] * bool(trouble)
+
+
+@pytest.mark.parametrize(
+    ("env", "level", "short"),
+    [
+        (EVERYTHING, "bad", "CUDA does not load"),
+        ((), "plain", "No GPU"),
+        ((f"{VISIBLE}=none",), "plain", "No GPU"),
+        ((f"{VISIBLE}=7",), "bad", "Does not start"),
+    ],
+)
+def test_a_badge_says_what_the_sentence_says(
+    env: tuple[str, ...], level: str, short: str, tmp_path: Path
+) -> None:
+    """The badge is good only where the container gets the GPUs that it asks for."""
+    verdict = compute(case_of(tmp_path / "b", *env), budget=0).results[0].verdict
+    assert (verdict.level, verdict.short) == (level, short)
+
+
+def test_the_time_before_the_switches_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that took long until its switches are computed has less time for them."""
+    clock = iter([100.0, 103.0])
+    budgets = []
+
+    def computed(*words: Any, budget: float) -> WhatIf:
+        budgets.append(budget)
+        return compute(*words, budget=0)
+
+    monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(whatif_module, "compute", computed)
+    bundle = make_bundle(tmp_path / "b", *EVERYTHING)
+    words = ["explain", "--bundle", str(bundle), "--host", "eks-t4"]
+    assert main([*words, "--html", str(tmp_path / "page.html")]) == 0
+    assert budgets == [pytest.approx(0.8)]
 
 
 def test_the_devices_of_a_container_are_a_position(tmp_path: Path) -> None:
@@ -233,6 +326,17 @@ def test_a_start_without_the_driver_goes_on(tmp_path: Path) -> None:
     assert found["Hook: decide what is asked for"] == "end"
     assert found["Hook: make the plan"] == "beyond"
     assert found["Container: start the program"] == "reached"
+
+
+def test_a_program_that_is_not_there_is_the_end(tmp_path: Path) -> None:
+    """The hook's work is done, and the last moment tells why the program does not start."""
+    case = case_of(tmp_path / "b", *EVERYTHING, process={"args": ["nothing"], "env": EVERYTHING})
+    lanes = timeline(case)
+    assert states(lanes)["Hook: write the loader cache"] == "reached"
+    assert (lanes[-1].moments[0].state, lanes[-1].moments[0].amounts) == (
+        "end",
+        'exec: "nothing": executable file not found in $PATH',
+    )
 
 
 @pytest.mark.parametrize(

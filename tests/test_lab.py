@@ -459,3 +459,17 @@ def test_inputs_are_looked_at_before_anything_is_made(
     assert "--record" in complaint(capsys, "--record", gone)
     assert "is a directory" in complaint(capsys, "--record", str(tmp_path))
     assert "by-hand takes no BUNDLE" in complaint(capsys, "by-hand", str(tmp_path))
+
+
+def test_the_page_of_a_failed_start_ends_with_the_failure() -> None:
+    """What comes after a failed phase is not reached; that there was nothing to do is not said."""
+    walk = Walk()
+    walk.stops.append(stop(NAMES.index("pivot"), NAMES.index("plan"), failed=True))
+    walk.failure = "nvgraft: detection error: 7: unknown device"
+    written = page.render(walk, "runfile-a10x2")  # type: ignore[arg-type]
+    assert "There was nothing to do" not in written
+    assert "exit code 0" not in written
+    assert "`" not in written.split("<body>")[1]
+    left = written.split('<section id="left"')[1].split("</section>")[0]
+    rows = re.findall("<li>(.*?)</li>", left)
+    assert rows == [phase.task for phase in PHASES[NAMES.index("sources") :]]

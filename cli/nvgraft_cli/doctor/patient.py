@@ -21,7 +21,6 @@ from nvgraft.plan.actions import (
     Plan,
     UpdateLoaderCache,
 )
-from nvgraft.request.config import capability_names
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planned_tree import PlannedTree
@@ -35,10 +34,9 @@ from nvgraft_cli.doctor.cuda_devices import (
 )
 from nvgraft_cli.doctor.machine import Machine, this_machine
 from nvgraft_cli.prove.architecture import foreign_program
-from nvgraft_cli.prove.opened import prove_in_case
+from nvgraft_cli.prove.opened import needed_capabilities, prove_in_case
 from nvgraft_cli.prove.program import missing_program, started_program
 from nvgraft_cli.prove.proof import Proof
-from nvgraft_specs import names
 
 if TYPE_CHECKING:
     from nvgraft_cli.pods.handover import PodOnNode
@@ -67,9 +65,6 @@ class Diagnosis:
     of_host: bool = False
     phrase: str = ""
 
-
-#: What programs of a GPU container use, if they do not say more.
-_OPENED_ALWAYS = frozenset(names.DEFAULT_CAPABILITIES)
 
 GPU_NODE = re.compile(r"/dev/nvidia\d+")
 #: The node of all GPUs of WSL2, and those of a Tegra board's GPU, of either kernel module.
@@ -176,16 +171,8 @@ class Patient:
 
     @cached_property
     def capabilities(self) -> set[str]:
-        """The capabilities that the programs of the container need.
-
-        These are the requested ones. CDI edits give all of the driver, whatever is requested.
-        """
-        if not self.by_edits:
-            return set(self.injected.request.capabilities)
-        _ = self.injected
-        text = self.container.spec.env.get(names.DRIVER_CAPABILITIES, "")
-        named = set(capability_names(text))
-        return set(names.CAPABILITIES if names.ALL in named else _OPENED_ALWAYS | named)
+        """The capabilities that the programs of the container need."""
+        return needed_capabilities(self.case, self.injected.request)
 
     @cached_property
     def refusal(self) -> Refusal | None:

@@ -1,6 +1,7 @@
 """Say in one sentence each whether the host serves containers, and whether this one works."""
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 from nvgraft.plan.actions import Injection
 from nvgraft_cli.case.planning import NO_GPUS
@@ -9,6 +10,24 @@ from nvgraft_cli.doctor.examination import Result
 from nvgraft_cli.doctor.patient import Patient
 from nvgraft_specs import names
 
+#: The id of the finding about a container that asks for no GPU.
+_ASKS_FOR_NONE = "devices-not-requested"
+
+
+class Verdict(NamedTuple):
+    """What becomes of a container.
+
+    :ivar level: ``good`` where it gets what it asks for, ``mend`` where CUDA finds its GPUs and
+        something else is wrong, ``bad`` where it does not get what it asks for, ``plain`` where it
+        asks for no GPU or the answer is not known.
+    :ivar short: in two or three words.
+    :ivar sentence: with the reason.
+    """
+
+    level: str
+    short: str
+    sentence: str
+
 
 def verdict(patient: Patient, results: Collection[Result]) -> str:
     """Return the last line: about the container, or about the host if no container was given.
@@ -16,7 +35,7 @@ def verdict(patient: Patient, results: Collection[Result]) -> str:
     :param results: of all checks, for what keeps a container that starts from working.
     """
     if patient.has_container:
-        return container_verdict(patient, results)
+        return container_verdict(patient, results).sentence
     return host_verdict(patient, results)
 
 
@@ -41,28 +60,37 @@ def host_verdict(patient: Patient, results: Collection[Result]) -> str:
     return f"{words} (warnings: {', '.join(warnings)})." if warnings else f"{words}."
 
 
-def container_verdict(patient: Patient, results: Collection[Result]) -> str:
-    """Return the sentence about a container on the host."""
+def container_verdict(patient: Patient, results: Collection[Result]) -> Verdict:
+    """Return what becomes of a container on the host."""
     if not patient.host_answers:
-        return "No container gets a GPU on this host: its driver does not answer."
+        words = "No container gets a GPU on this host: its driver does not answer."
+        return Verdict("bad", "No GPU", words)
     if patient.refusal is not None:
-        return f"This container does not start: {patient.refusal.text}."
+        return _not_started(patient.refusal.text)
     findings = [(result, finding) for result in results for finding in result.findings]
     if stopped := next((finding.message for _, finding in findings if finding.stops), ""):
-        return f"This container does not start: {stopped}."
-    if not isinstance(patient.plan, Injection):
-        if patient.has_pod and patient.pod.elsewhere:
-            return f"What this container gets was not checked: {patient.pod.elsewhere}."
-        if patient.case.edited_before:
-            return f"What this container gets was not checked: {patient.plan.reason}."
-        return f"This container starts without a GPU: {patient.plan.reason}."
-    errors = (
-        finding.message
+        return _not_started(stopped)
+    errors = [
+        (result.failure.id, finding.message)
         for result, finding in findings
         if finding.level == "error" and not result.of_host
-    )
-    found = _what_cuda_finds(patient, _sentence(results), next(errors, ""))
-    return f"This container starts{found}."
+    ]
+    if not isinstance(patient.plan, Injection):
+        elsewhere = patient.pod.elsewhere if patient.has_pod else ""
+        if elsewhere or patient.case.edited_before:
+            reason = elsewhere or patient.plan.reason
+            words = f"What this container gets was not checked: {reason}."
+            return Verdict("plain", "Not checked", words)
+        level = "bad" if any(identifier != _ASKS_FOR_NONE for identifier, _ in errors) else "plain"
+        words = f"This container starts without a GPU: {patient.plan.reason}."
+        return Verdict(level, "No GPU", words)
+    error = errors[0][1] if errors else ""
+    level, short, found = _what_cuda_finds(patient, _sentence(results), error)
+    return Verdict(level, short, f"This container starts{found}.")
+
+
+def _not_started(reason: str) -> Verdict:
+    return Verdict("bad", "Does not start", f"This container does not start: {reason}.")
 
 
 def makes_container_bad(patient: Patient, results: Collection[Result]) -> bool:
@@ -84,35 +112,42 @@ def _sentence(results: Collection[Result]) -> str:
     )
 
 
-def _what_cuda_finds(patient: Patient, failure: str, other: str) -> str:
-    """Return the rest of the sentence about a container that gets driver files.
+def _what_cuda_finds(patient: Patient, failure: str, other: str) -> tuple[str, str, str]:
+    """Return level, short words and the rest of the sentence for a container with driver files.
 
     :param failure: how CUDA fails although the host's libcuda loads, or "".
     :param other: what is wrong beside CUDA, or "".
     """
-    devices = patient.cuda_devices
-    known = patient.host.gpus_known or not patient.injected.request.devices
+    request, devices = patient.injected.request, patient.cuda_devices
+    known = patient.host.gpus_known or not request.devices
     if known and not (devices.given or devices.closed):
         files = any(bind.origin == "driver" for bind in patient.binds())
-        return f", {'with' if files else 'without'} the driver's files and without a GPU"
-    if not {"compute", "video"} & set(patient.injected.request.capabilities):
-        return f", and CUDA finds no driver: {names.DRIVER_CAPABILITIES} lacks compute"
+        words = f", {'with' if files else 'without'} the driver's files and without a GPU"
+        return "bad" if request.devices else "plain", "No GPU", words
+    if not {"compute", "video"} & set(request.capabilities):
+        words = f", and CUDA finds no driver: {names.DRIVER_CAPABILITIES} lacks compute"
+        return "mend" if other else "plain", "No CUDA", words
     if not patient.container.rootfs_known:
-        return "; whether CUDA is found is not known without the image's files"
+        words = "; whether CUDA is found is not known without the image's files"
+        return "plain", "Not known", words
     proof = patient.proof("libcuda.so.1")
     if proof.verdict == "no":
-        return f", and CUDA does not load: {proof.load.failures[0].words}"
+        words = f", and CUDA does not load: {proof.load.failures[0].words}"
+        return "bad", "CUDA does not load", words
     if proof.final.foreign:
         final = proof.final
-        return f", and its programs load {final.path} of {final.origin}: {final.consequence}"
+        words = f", and its programs load {final.path} of {final.origin}: {final.consequence}"
+        return "bad" if other else "plain", "Another CUDA", words
     if failure:
-        return f", and {failure}"
+        return "bad", "CUDA fails", f", and {failure}"
     driver = f"driver {patient.injected.host.driver_version}"
     if known:
         words = f", and CUDA finds {_found(devices)} ({_setting(devices)}{driver})"
     else:
         words = f", and CUDA loads ({driver}); which GPUs it finds is not known"
-    return f"{words}; to be mended: {other}" if other else words
+    if other:
+        return "mend", "To be mended", f"{words}; to be mended: {other}"
+    return "good" if known else "plain", "Works" if known else "GPUs not known", words
 
 
 def _found(devices: CudaDevices) -> str:

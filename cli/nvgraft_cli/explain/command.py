@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import time
 from typing import TYPE_CHECKING
 
 from nvgraft_cli.case.hosts import ask_first
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from nvgraft_cli.case.planning import Case
     from nvgraft_cli.explain.story import Story
     from nvgraft_cli.pods.handover import PodOnNode
+
+#: Seconds in which a page is made; and how many of them are for starting this program, and for
+#: writing the page when the results of all switches are there.
+_PROMISE, _WRITING = 5.0, 1.2
 
 _EXAMPLES = """\
 examples:
@@ -46,10 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the address of the documentation, for links (default: the installed one, if any)",
     )
     parser.set_defaults(run=run, looks_only=True, open_first=_open_first)
-    parser.set_defaults(deliver=_deliver, page_to=None)
+    parser.set_defaults(deliver=_deliver, page_to=None, began=None)
 
 
 def _open_first(args: argparse.Namespace) -> None:
+    args.began = time.monotonic()
     ask_first(args)
     if args.html is not None:
         from nvgraft_cli.doctor.machine import probe_first
@@ -77,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             f"--docs {args.docs}: not an address of pages | pass https://..., file:///... or a path"
         )
+    if args.began is None:  # not confined: another program called main()
+        args.began = time.monotonic()
     with opened_case_of_pod(args) as (case, pod):
         story = tell(case)
         if args.html is not None:
@@ -117,11 +125,11 @@ def _write_page(
     from nvgraft_cli.explain.whatif import compute
 
     plan, _ = case.outcome
-    whatif = compute(case, pod)
+    whatif = compute(case, pod, budget=args.began + _PROMISE - _WRITING - time.monotonic())
     trees = before_and_after(case, plan, whatif.union) if plan.decision == "inject" else None
     docs = _docs_from(args.html) if args.docs is None else args.docs.rstrip("/")
     text = page(story, whatif, timeline(case), trees, docs)
-    if args.page_to is None:  # not confined: another program called main()
+    if args.page_to is None:  # not confined
         write_whole(args.html, text.encode())
         return
     with open(args.page_to, "w", encoding="utf-8") as pipe:

@@ -21,6 +21,7 @@ from nvgraft_cli.case.cdi_requests import source_of_edits, trouble
 from nvgraft_cli.case.edits import UNMOUNTABLE
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.explain.steps import (
+    CHANGE,
     SONAME_LINK,
     file_entry,
     findings_step,
@@ -71,7 +72,7 @@ def headline(case: Case, plan: Plan, refusal: Refusal | None, proofs: Sequence[P
         f"The container gets driver {plan.host.driver_version} by CDI edits "
         f"({source_of_edits(case)}): {files} files ({amount}), {nodes} device nodes, {links} links"
     )
-    return with_trouble(words, case, proofs)
+    return with_trouble(words, case, plan, proofs)
 
 
 def edit_steps(
@@ -362,7 +363,7 @@ def _end_step(case: Case, plan: Plan, refusal: Refusal | None) -> Step:
     if change:
         facts.append(
             Fact(
-                "what would change it",
+                CHANGE,
                 " ".join(change),
                 "tested: the smallest change of the environment that gives the container the "
                 "driver",
@@ -371,7 +372,7 @@ def _end_step(case: Case, plan: Plan, refusal: Refusal | None) -> Step:
     elif named is None:
         hint = refusal.hint if refusal is not None else ""
         advice = hint or "no change of the container's environment"
-        facts.append(Fact("what would change it", advice))
+        facts.append(Fact(CHANGE, advice))
     if refusal is None:
         return Step(
             "end",

@@ -32,12 +32,16 @@
     return data.results[data.table[((mode * data.devices.length + devices) << data.capabilities.length) + bits]];
   }
 
+  function namesOf(capabilities) {
+    return [...data.fixed, ...capabilities.map((number) => data.capabilities[number])].sort();
+  }
+
   // The options that ask nvgraft for the same.
   function command({ mode, devices, capabilities }) {
-    const names = [...data.fixed, ...capabilities.map((number) => data.capabilities[number])].sort();
+    const names = namesOf(capabilities);
     const words = [];
     if (data.devices[devices] !== null) words.push(`--env ${data.variables[0]}=${data.devices[devices]}`);
-    if (names.join() !== asked.names) words.push(`--env ${data.variables[1]}=${names.join()}`);
+    if (data.heeding[mode] && names.join() !== asked.names) words.push(`--env ${data.variables[1]}=${names.join()}`);
     if (mode !== asked.mode) words.push(`--mode ${data.modes[mode]}`);
     return words.join(" ");
   }
@@ -48,7 +52,7 @@
   function show() {
     const choice = chosen();
     result = resultOf(choice);
-    const [, verdict, mounts, paths, proofs] = result;
+    const [level, short, verdict, mounts, paths, proofs] = result;
     const has = (number) => bit(mounts, number) === 1;
     for (const line of all(".line")) line.classList.toggle("off", !numbers(line.dataset.mounts).some(has));
     for (const picture of all(".picture")) {
@@ -79,6 +83,15 @@
     if (none !== null) none.hidden = proofs.length > 0;
     const count = data.mounts.filter((_, number) => has(number)).length;
     const same = command(choice) === "";
+    const heeded = data.heeding[choice.mode];
+    if (find("capabilities") !== null) {
+      find("capabilities").disabled = !heeded;
+      find("default").hidden = !heeded || namesOf(choice.capabilities).length > 0;
+    }
+    find("unheeded").hidden = heeded;
+    find("short").textContent = short;
+    find("short").className = `verdict ${level}`;
+    find("short").hidden = same;
     find("verdict").textContent = same ? "As asked:" : verdict;
     find("count").textContent = count === 1 ? "1 mount." : `${count} mounts.`;
     find("changed").hidden = find("as-asked").hidden = same;
@@ -118,7 +131,7 @@
   }
 
   function mountOf(line) {
-    return numbers(line.dataset.mounts).find((number) => bit(result[2], number) === 1);
+    return numbers(line.dataset.mounts).find((number) => bit(result[3], number) === 1);
   }
 
   function pickLine(picture, line) {
@@ -200,7 +213,7 @@
 
   if (form !== null) {
     const { mode, capabilities } = chosen();
-    asked = { mode, names: [...data.fixed, ...capabilities.map((number) => data.capabilities[number])].sort().join() };
+    asked = { mode, names: namesOf(capabilities).join() };
     form.addEventListener("change", show);
     form.addEventListener("submit", (event) => event.preventDefault());
     find("changed").querySelector("button").addEventListener("click", (event) => {
@@ -209,6 +222,7 @@
       show();
     });
     form.hidden = false;
+    for (const words of all("[data-script]")) words.hidden = false;
     show();
   }
 

@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 
 from nvgraft.plan.actions import Bind, Tmpfs
 from nvgraft_cli.explain.directories import TreeNode
-from nvgraft_cli.explain.picture import NARROW, WIDE, draw, source_of
-from nvgraft_cli.explain.steps import capability_of, file_entry, reason
-from nvgraft_cli.explain.story import Story, StoryEntry
+from nvgraft_cli.explain.picture import CAPABILITIES, NARROW, WIDE, draw, source_of
+from nvgraft_cli.explain.steps import CHANGE, capability_of, file_entry, reason
+from nvgraft_cli.explain.story import Fact, Story, StoryEntry
 from nvgraft_cli.explain.timeline import Lane
 from nvgraft_cli.explain.whatif import WhatIf
 from nvgraft_cli.html.document import PageSection, render
 from nvgraft_cli.html.tree import TreeLine
+from nvgraft_cli.prove.opened import opened_for
 from nvgraft_cli.prove.proof import Proof
 from nvgraft_cli.prove.route import route
 from nvgraft_specs import names
 
-_BADGES = {"inject": "GPU container", "skip": "No GPU container", "refuse": "Refused"}
 #: Steps before which the timeline stands; each story has one of them.
 _AFTER_THE_START = {"original", "end"}
 _STATES = {"new": "new", "over": "over the image's", "changed": "rewritten", "image": ""}
@@ -39,6 +39,7 @@ class _LibrarySearch(NamedTuple):
 
     number: int
     proof: Proof
+    opened_for: str
     stations: tuple[Any, ...]
     shown: bool
 
@@ -58,22 +59,31 @@ def page(
         not known: sections are then named without links.
     """
     asked = whatif.results[0]
+    pictures = [draw(whatif.mounts, asked.mounts, form) for form in (WIDE, NARROW)]
     return render(
         "explain/page.html.j2",
-        f"{_BADGES[story.decision]}: {story.container} on {story.host}",
+        f"{asked.verdict.short}: {story.container} on {story.host}",
         list(_sections(story, whatif, lanes, trees)),
         styles=("explain/page.css",),
         scripts=("explain/page.js",),
         data=story.document() | {"whatif": _data(story, whatif)},
-        badge=_BADGES[story.decision],
         story=story,
         whatif=whatif,
         asked=asked,
-        trouble=any(whatif.proofs[number].trouble for number in asked.proofs),
-        pictures=[draw(whatif.mounts, asked.mounts, form) for form in (WIDE, NARROW)],
+        heeds=whatif.asked.mode in whatif.heeding,
+        change=_change(story),
+        default=sorted(names.DEFAULT_CAPABILITIES),
+        pictures=pictures,
+        kinds={line.kind for line in pictures[0].lines},
         switches=_switches(whatif),
         docs=docs,
     )
+
+
+def _change(story: Story) -> Fact | None:
+    """Return what would give a container the driver that does not get it, or None."""
+    facts = story.steps[-1].facts if story.decision != "inject" else ()
+    return next((fact for fact in facts if fact.name in {"fix", CHANGE}), None)
 
 
 def _sections(
@@ -94,7 +104,13 @@ def _sections(
         yield PageSection(step.id, step.title, "explain/step.html.j2", values)
         if step.id == "loader" and whatif.proofs:
             searches = [
-                _LibrarySearch(number, proof, route(proof), number in asked.proofs)
+                _LibrarySearch(
+                    number,
+                    proof,
+                    " or ".join(opened_for(proof.what)),
+                    route(proof),
+                    number in asked.proofs,
+                )
                 for number, proof in enumerate(whatif.proofs)
             ]
             yield PageSection(
@@ -131,14 +147,14 @@ def _data(story: Story, whatif: WhatIf) -> dict[str, Any]:
         "devices": [choice.value for choice in whatif.devices],
         "modes": whatif.modes,
         "fixed": sorted(whatif.asked.capabilities - set(whatif.capabilities)),
+        "heeding": [mode in whatif.heeding for mode in whatif.modes],
         "variables": [names.VISIBLE_DEVICES, names.DRIVER_CAPABILITIES],
         "container": story.container,
         "host": story.host,
         "table": whatif.table,
         "results": [
             [
-                result.decision,
-                result.verdict,
+                *result.verdict,
                 _bits(result.mounts),
                 _bits(result.paths),
                 result.proofs,
@@ -175,14 +191,14 @@ def _details(mount: Bind | Tmpfs) -> list[Any]:
 def _groups(whatif: WhatIf) -> list[tuple[str, list[_ListedMount]]]:
     """Return the files and devices of all results by capability."""
     shown = whatif.results[0].mounts
-    groups: dict[str, list[_ListedMount]] = {}
+    groups: dict[str, list[_ListedMount]] = {name: [] for name in CAPABILITIES}
     for number, mount in enumerate(whatif.mounts):
         entry = file_entry(mount)
         if entry is not None:
             groups.setdefault(entry.capability, []).append(
                 _ListedMount(number, entry, number in shown)
             )
-    return list(groups.items())
+    return [(capability, mounts) for capability, mounts in groups.items() if mounts]
 
 
 # ---- the trees

@@ -33,7 +33,7 @@ _KINDS = (
     _FILES,
 )
 #: Capabilities in the order of their boxes.
-_CAPABILITIES = (
+CAPABILITIES = (
     *("device", "always", "utility", "compute", "video", "graphics", "display"),
     *("compat32", "ngx"),
 )
@@ -127,7 +127,7 @@ def draw(mounts: Sequence[Bind | Tmpfs], shown: Set[int], form: Format) -> Pictu
     keys = [
         (
             _host_key(mount, merged[0]),
-            (_rank(capability_of(mount), _CAPABILITIES), capability_of(mount), ""),
+            (_rank(capability_of(mount), CAPABILITIES), capability_of(mount), ""),
             _key(mount, _target(mount), merged[1]),
         )
         for mount in mounts

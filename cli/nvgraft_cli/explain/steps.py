@@ -24,7 +24,7 @@ from nvgraft_cli.case.handover import ChainLink
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.explain.story import ALWAYS, Fact, PodLayer, Step, StoryEntry
-from nvgraft_cli.prove.opened import opened_libraries, prove_opened
+from nvgraft_cli.prove.opened import needed_capabilities, opened_libraries, prove_opened
 from nvgraft_cli.prove.proof import Proof
 from nvgraft_cli.shell.text import size
 from nvgraft_cli.why.change import smallest_change
@@ -41,6 +41,9 @@ _FAILS = "guide/8-when-it-fails.md"
 
 #: How many missing files to name.
 _MISSING_NAMES = 12
+
+#: The name of the fact that says how a container gets the driver that does not get it.
+CHANGE = "what would change it"
 
 #: Why a SONAME link is created.
 SONAME_LINK = "SONAME link: programs request the library by this name"
@@ -82,14 +85,17 @@ def headline(case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proof
     amount = size(sum(action.size for action in binds))
     counts = f"{files} files ({amount}), {nodes}, {len(plan.links)} SONAME links"
     words = f"The container gets driver {plan.host.driver_version}: {counts}"
-    return with_trouble(words, case, proofs)
+    return with_trouble(words, case, plan, proofs)
 
 
-def with_trouble(words: str, case: Case, proofs: Sequence[Proof]) -> str:
-    """Return what the container gets, with what has been done before and what does not load."""
+def with_trouble(words: str, case: Case, plan: Injection, proofs: Sequence[Proof]) -> str:
+    """Return what the container gets, with what has been done before, and which of the libraries
+    that its programs need does not load.
+    """
     if case.edited_before:
         words = f"{words}; {case.edited_before}"
-    trouble = next((proof.trouble for proof in proofs if proof.trouble), "")
+    needed = set(opened_libraries(needed_capabilities(case, plan.request)))
+    trouble = next((one.trouble for one in proofs if one.trouble and one.what in needed), "")
     return f"{words}; but {trouble}" if trouble else words
 
 
@@ -121,6 +127,13 @@ def hook_steps(
 
 # ---- 0: the pod
 
+#: Decision -> what the container comes to by it.
+_OUTCOMES = {
+    "inject": "gets the driver",
+    "skip": "starts without it",
+    "refuse": "does not start",
+}
+
 #: PodLayer -> its title.
 _LAYERS = {
     "pod": "Pod",
@@ -136,7 +149,7 @@ def pod_step(case: Case, plan: Plan, refusal: Refusal | None) -> Step:
     """Return the step about the way from a pod to its container."""
     links = list(case.chain)
     end = plan.reason if refusal is None else refusal.text
-    links.append(ChainLink("container", "container", f"{plan.decision}: {end}"))
+    links.append(ChainLink("container", _OUTCOMES[plan.decision], end))
     layers = [
         PodLayer(
             layer,
@@ -515,7 +528,7 @@ def findings_step(plan: Plan) -> Step:
     return Step(
         "findings",
         "What you should know",
-        "The container starts in spite of these findings.",
+        "The hook and the runtime go on in spite of these findings.",
         f"{_FAILS}#before-it-starts",
         (),
         tuple(
@@ -539,18 +552,18 @@ def _end_step(case: Case, plan: Plan, refusal: Refusal | None) -> Step:
     if change:
         facts.append(
             Fact(
-                "what would change it",
+                CHANGE,
                 " ".join(change),
                 "tested: the smallest change of the environment that gives the container the "
                 "driver",
             )
         )
     elif hint:
-        facts.append(Fact("what would change it", hint, "no change of the environment does"))
+        facts.append(Fact(CHANGE, hint, "no change of the environment does"))
     else:
         facts.append(
             Fact(
-                "what would change it",
+                CHANGE,
                 "no change of the container's environment",
                 "look at config.toml, and at how the container was started",
             )
@@ -585,5 +598,5 @@ def _end_before_runtime(plan: Plan, refusal: Refusal | None) -> Step:
         "The driver is not added",
         "The way from the pod ends before nvgraft-runtime or the hook is called.",
         "kubernetes.md#what-goes-wrong",
-        (Fact("because", because), Fact("what would change it", hint)),
+        (Fact("because", because), Fact(CHANGE, hint)),
     )

@@ -20,6 +20,8 @@ from nvgraft.plan.edit_actions import RunHook, SetVariable
 from nvgraft.request.request import check_request
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.lab.phases import PHASES, PIVOT, PROGRAM, Phase
+from nvgraft_cli.prove.architecture import exec_format_error, foreign_program
+from nvgraft_cli.prove.program import missing_program
 
 _ENGINE, _RUNTIME, _HOOK, _CONTAINER = "Engine", "Runtime", "Hook", "Container"
 
@@ -56,7 +58,11 @@ class Lane:
 def timeline(case: Case) -> tuple[Lane, ...]:
     """Return the lanes of a start in the order of time."""
     plan, refusal = case.outcome
-    last = _last(case, plan, refusal)
+    ends = {}
+    if last := _last(case, plan, refusal):
+        ends[last] = plan.reason
+    if refusal is None and (failure := _program_failure(case)):
+        ends[PHASES[PROGRAM].name] = failure
     lanes = _without(case) if case.before_runtime else _by_edits(case, plan)
     if not case.before_runtime and not case.by_edits:
         lanes = _by_hook(case, plan)
@@ -66,12 +72,26 @@ def timeline(case: Case) -> tuple[Lane, ...]:
         marked = []
         for name, moment in moments:
             goes_on = reached or (refusal is None and who in {_RUNTIME, _CONTAINER})
-            state = "beyond" if not goes_on else "end" if name == last else "reached"
-            amounts = plan.reason if state == "end" else moment.amounts
+            state = "beyond" if not goes_on else "end" if name in ends else "reached"
+            amounts = ends[name] if state == "end" else moment.amounts
             marked.append(Moment(moment.task, moment.meaning, amounts, state))
-            reached = reached and name != last
+            reached = reached and name not in ends
         shown.append(Lane(who, tuple(marked)))
     return tuple(shown)
+
+
+def _program_failure(case: Case) -> str:
+    """Return why the container's program does not start although the hook lets it, or ""."""
+    if not case.given.rootfs_known:
+        return ""
+    machine = case.host.facts.machine
+    try:
+        foreign = foreign_program(case.planned_tree, case.given, machine)
+        if foreign is not None:
+            return exec_format_error(*foreign, machine)
+        return missing_program(case.planned_tree, case.given)
+    except Refusal:  # an image beyond a bound
+        return ""
 
 
 def _last(case: Case, plan: Plan, refusal: Refusal | None) -> str:

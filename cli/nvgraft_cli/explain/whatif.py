@@ -27,18 +27,19 @@ from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.doctor.examination import examine
 from nvgraft_cli.doctor.patient import Patient
-from nvgraft_cli.doctor.verdict import container_verdict
+from nvgraft_cli.doctor.verdict import Verdict, container_verdict
 from nvgraft_cli.explain.directories import path_of
+from nvgraft_cli.explain.edit_steps import tells_edits
 from nvgraft_cli.explain.steps import driver_proofs
 from nvgraft_cli.prove.proof import Proof
+from nvgraft_cli.shell.arguments import CDI_MODES
 from nvgraft_specs import names
 
 if TYPE_CHECKING:
     from nvgraft_cli.pods.handover import PodOnNode
 
-#: Seconds of planning for all switches, of the five that a page may take; and the part of them
-#: that the switches of mode and devices may take, so that there is time for capabilities.
-BUDGET = 3.0
+#: The part of the time for all switches that those of mode and devices may take, so that there is
+#: time for capabilities.
 _PART = 0.4
 
 #: Why a switch is left out where the image takes the time.
@@ -77,12 +78,13 @@ class Choice(NamedTuple):
 class WhatIfResult:
     """What a container gets.
 
+    :ivar verdict: of doctor.
     :ivar mounts: numbers of :attr:`WhatIf.mounts`; ``paths`` of :attr:`WhatIf.paths`.
     :ivar proofs: numbers of :attr:`WhatIf.proofs`.
     """
 
     decision: str
-    verdict: str
+    verdict: Verdict
     mounts: frozenset[int]
     paths: frozenset[int]
     proofs: tuple[int, ...]
@@ -95,6 +97,7 @@ class WhatIf:
     :ivar asked: mode, devices and capabilities of the container as it is.
     :ivar capabilities: those that have a switch.
     :ivar devices: the positions of the switch for devices; one position is no switch. So ``modes``.
+    :ivar heeding: the modes in which capabilities count: CDI edits bring all of the driver.
     :ivar left_out: sentences about switches that there are not.
     :ivar combinations: mode, devices and capabilities -> the number of their result.
     :ivar mounts: each mount of any result once; ``paths`` each path that one makes or changes.
@@ -105,6 +108,7 @@ class WhatIf:
     capabilities: list[str] = field(default_factory=list)
     devices: list[Choice] = field(default_factory=list)
     modes: list[str] = field(default_factory=list)
+    heeding: frozenset[str] = frozenset()
     left_out: list[str] = field(default_factory=list)
     combinations: dict[Combination, int] = field(default_factory=dict)
     results: list[WhatIfResult] = field(default_factory=list)
@@ -129,11 +133,11 @@ class WhatIf:
         ]
 
 
-def compute(case: Case, pod: "PodOnNode | None" = None, budget: float = BUDGET) -> WhatIf:
+def compute(case: Case, pod: "PodOnNode | None" = None, *, budget: float) -> WhatIf:
     """Return what the container gets as it is, and with each combination of switches.
 
     :param pod: the pod of the container, if it has one.
-    :param budget: seconds; a switch that would take longer is left out.
+    :param budget: seconds by the clock on the wall; a switch that would take longer is left out.
     """
     try:
         devices = case.given.spec.env.get(names.VISIBLE_DEVICES)
@@ -204,6 +208,7 @@ class _Computation:
         asked = Combination(case.mode, None, capabilities)
         self._whatif = WhatIf(asked)
         self._whatif.modes = [asked.mode]
+        self._whatif.heeding = frozenset(() if tells_edits(case) else (asked.mode,))
         self._whatif.devices = [Choice("as asked", asked.devices)]
         self._add([asked], "")
 
@@ -250,6 +255,7 @@ class _Computation:
             "The mode is left out",
         ):
             self._whatif.modes = list(dict.fromkeys((*_MODES, asked)))
+            self._whatif.heeding |= {mode for mode in others if mode not in CDI_MODES}
 
     def switch_devices(self, lists: Iterator[list[Choice]], asked: str | None) -> None:
         """Add a switch for devices, if there is time for it.
@@ -288,12 +294,14 @@ class _Computation:
 
     def switch_capability(self, name: str) -> None:
         """Add a switch for a capability that makes a difference, if there is time for it."""
+        if not self._whatif.heeding:
+            return
         if self._left() <= 0:
             self._leave_out(f"{name} is left out", "there is no time for it")
             return
         try:
             self._bound(self._left())
-            modes = [mode for mode in self._whatif.modes if self._makes_a_difference(name, mode)]
+            modes = [mode for mode in self._whatif.heeding if self._makes_a_difference(name, mode)]
         except OutOfBounds:
             self._leave_out(f"{name} is left out", _NO_TIME)
             return
@@ -398,7 +406,7 @@ class _Computation:
         return self._judged[key]
 
     def _stored(
-        self, plan: Plan, verdict: str, numbers: frozenset[int], proofs: list[Proof]
+        self, plan: Plan, verdict: Verdict, numbers: frozenset[int], proofs: list[Proof]
     ) -> int:
         """Store a result, unless there is an equal one; return its number."""
         paths = [self._paths.setdefault(path, len(self._paths)) for path, _ in plan.links]
@@ -431,13 +439,14 @@ class _Computation:
                 self._unseen.add(number)
         return number
 
-    def _verdict(self, patient: Patient) -> str:
+    def _verdict(self, patient: Patient) -> Verdict:
         try:
             return container_verdict(patient, examine(patient))
         except OutOfBounds as refusal:
             if self._seconds:
                 raise
-            return f"This container was not judged: {refusal.text}."
+            words = f"This container was not judged: {refusal.text}."
+            return Verdict("plain", "Not checked", words)
 
     def _proofs(self, case: Case, plan: Plan, key: Hashable) -> list[Proof]:
         """Return what programs find. Device nodes make no difference to it.

@@ -42,22 +42,28 @@ def render(run: LabRun, host: str) -> str:
 def _badge(run: LabRun) -> tuple[str, str]:
     """Return how the start has ended, and the class of these words."""
     if run.failure:
-        return "Failed", "refuse"
+        return "Failed", "bad"
     if run.number == END:
-        return "Started", "inject"
-    return f"Left before: {PHASES[run.number].name}", "skip"
+        return "Started", "good"
+    return f"Left before: {PHASES[run.number].name}", "plain"
 
 
 def _sections(run: LabRun) -> Iterator[PageSection]:
-    """Yield a section for each step, and one for the stop at which the run was left."""
+    """Yield a section for each step, and one for what was not done when the run ended."""
     for number, (before, stop) in enumerate(zip(run.stops, run.stops[1:], strict=False), 1):
         yield PageSection(
             f"step-{number}", _title(stop), "lab/step.html.j2", _step(run, before, stop)
         )
     last = run.stops[-1]
-    title = "The end" if last.number == END else f"Not done: {PHASES[last.number].task}"
-    lead, *_ = text.ahead(last, run.container, 0)
-    values = {"lead": lead, "known": text.about(last, run.container), "stop": None}
+    if run.failure:
+        title, lead = "Not reached", "The start has failed, and its other phases are not done."
+        first = last.number if last.done is None or not last.failed else last.done + 1
+        known = [phase.task for phase in PHASES[first:]]
+    else:
+        title = "The end" if last.number == END else f"Not done: {PHASES[last.number].task}"
+        lead, *_ = text.ahead(last, run.container, 0)
+        known = text.about(last, run.container)
+    values = {"lead": lead, "known": known, "stop": None}
     yield PageSection("left", title, "lab/step.html.j2", values)
 
 
@@ -86,7 +92,9 @@ def _step(run: LabRun, before: Stop, stop: Stop) -> dict[str, Any]:
             (len(more), len(less)) for more, less in (changes.mounts, changes.files, changes.rules)
         ],
         "calls": text.calls_counted(stop),
-        "skipped": [phase.task for phase in PHASES[stop.done + 1 : stop.number]],
+        "skipped": []
+        if stop.failed
+        else [phase.task for phase in PHASES[stop.done + 1 : stop.number]],
     }
 
 
@@ -95,7 +103,7 @@ def _before_and_after(changes: Difference) -> tuple[dict[str, _Marks], dict[str,
     was: dict[str, _Marks] = {}
     now: dict[str, _Marks] = {}
     came, went = changes.files
-    was.update((path, (("goes", "changed"), (what, ""))) for path, what in went)
+    was.update((path, (("goes", "gone"), (what, ""))) for path, what in went)
     now.update((path, (("new", "new"), (what, ""))) for path, what in came)
     for path, old, new in changes.changed:
         was[path] = ((old, ""),)
@@ -107,7 +115,7 @@ def _before_and_after(changes: Difference) -> tuple[dict[str, _Marks], dict[str,
             now[point] = ((new, ""),)
     mounted, unmounted = changes.mounts
     now.update((point, (("mounted", "new"), (words, ""))) for point, words in mounted)
-    was.update((point, (("mount", "changed"), (words, ""))) for point, words in unmounted)
+    was.update((point, (("goes", "gone"), (words, ""))) for point, words in unmounted)
     return was, now
 
 

@@ -8,9 +8,12 @@ from collections.abc import Collection, Iterator
 
 from nvgraft.formats.tree import OutOfBounds
 from nvgraft.plan.actions import Injection
+from nvgraft.request.config import capability_names
+from nvgraft.request.request import Request
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.prove.loading import Load
 from nvgraft_cli.prove.proof import Proof, prove
+from nvgraft_specs import names
 
 #: Libraries that programs open, and the capabilities of which one mounts them. Vulkan opens
 #: libGLX_nvidia, as its ICD file says.
@@ -22,6 +25,22 @@ _OPENED = (
     ("libEGL_nvidia.so.0", {"graphics", "display"}),
     ("libGLX_nvidia.so.0", {"graphics", "display"}),
 )
+
+
+def needed_capabilities(case: Case, request: Request) -> set[str]:
+    """Return the capabilities that the programs of a container with driver files need.
+
+    These are the requested ones. CDI edits give all of the driver, whatever is requested.
+    """
+    if not case.by_edits:
+        return set(request.capabilities)
+    named = set(capability_names(case.given.spec.env.get(names.DRIVER_CAPABILITIES, "")))
+    return set(names.CAPABILITIES if names.ALL in named else {*names.DEFAULT_CAPABILITIES, *named})
+
+
+def opened_for(name: str) -> list[str]:
+    """Return the capabilities of the programs that open a library, of which one is enough."""
+    return sorted(dict(_OPENED).get(name, ()))
 
 
 def opened_libraries(capabilities: Collection[str]) -> Iterator[str]:
