@@ -261,6 +261,18 @@ def test_a_box_opens_its_mounts(page: webdriver.Chrome) -> None:
     assert len(page.find_elements(By.CSS_SELECTOR, ".line.picked")) == 1
 
 
+def test_the_panel_of_a_mount_can_be_closed(page: webdriver.Chrome) -> None:
+    """Its button, for fingers, and Escape inside it close it; the focus returns to the picture."""
+    panel = page.find_element(By.ID, "picked")
+    for close in (lambda: press(page, Keys.ESCAPE), lambda: press(page, Keys.TAB, Keys.ENTER)):
+        page.find_element(By.XPATH, "//*[@data-name='programs /usr/bin']").click()
+        page.find_element(By.CSS_SELECTOR, "#picked li button").click()
+        assert page.execute_script("return document.activeElement.id") == "picked"
+        close()
+        assert not panel.is_displayed()
+        assert page.execute_script("return document.activeElement.getAttribute('role')") == "radio"
+
+
 def test_the_keyboard_reaches_and_opens_everything(page: webdriver.Chrome) -> None:
     """The keyboard follows a skip link, sets switches, picks lines and boxes, and opens reasons."""
     press(page, Keys.TAB)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from nvgraft_cli.explain.story import Story
     from nvgraft_cli.pods.handover import PodOnNode
 
-#: Seconds in which a page is made; and how many of them are for starting this program, and for
-#: writing the page when the results of all switches are there.
-_PROMISE, _WRITING = 5.0, 1.2
+#: Seconds in which a page is made; and the processor time that it needs beside its switches: to
+#: start this program, and to write the page.
+_PROMISE, _OWN = 5.0, 0.8
 
 _EXAMPLES = """\
 examples:
@@ -85,10 +85,11 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.began is None:  # not confined: another program called main()
         args.began = time.monotonic()
+    clocks = time.monotonic(), time.process_time()
     with opened_case_of_pod(args) as (case, pod):
         story = tell(case)
         if args.html is not None:
-            _write_page(args, case, pod, story)
+            _write_page(args, case, pod, story, _slowness(*clocks))
             return int(story.decision == "refuse")
     if args.format == "json":
         print_document(story.document())
@@ -97,6 +98,15 @@ def run(args: argparse.Namespace) -> int:
         lines = text.lines(story, docs.rstrip("/"), colour=terminal.colour())
         terminal.show("\n".join(lines))
     return int(story.decision == "refuse")
+
+
+def _slowness(began: float, used: float) -> float:
+    """Return how many seconds a second of processor time takes, as this command has seen it.
+
+    :param began: a time of the clock on the wall, and ``used`` the processor time until then.
+    """
+    passed = time.monotonic() - began
+    return max(1.0, passed / max(time.process_time() - used, 0.01))
 
 
 def _is_address(docs: str) -> bool:
@@ -117,7 +127,11 @@ def _docs_from(page: str) -> str | None:
 
 
 def _write_page(
-    args: argparse.Namespace, case: "Case", pod: "PodOnNode | None", story: "Story"
+    args: argparse.Namespace,
+    case: "Case",
+    pod: "PodOnNode | None",
+    story: "Story",
+    slowness: float,
 ) -> None:
     from nvgraft_cli.explain.directories import before_and_after
     from nvgraft_cli.explain.page import page
@@ -125,7 +139,8 @@ def _write_page(
     from nvgraft_cli.explain.whatif import compute
 
     plan, _ = case.outcome
-    whatif = compute(case, pod, budget=args.began + _PROMISE - _WRITING - time.monotonic())
+    budget = args.began + _PROMISE - _OWN * slowness - time.monotonic()
+    whatif = compute(case, pod, budget=budget)
     trees = before_and_after(case, plan, whatif.union) if plan.decision == "inject" else None
     docs = _docs_from(args.html) if args.docs is None else args.docs.rstrip("/")
     text = page(story, whatif, timeline(case), trees, docs)

@@ -117,6 +117,13 @@
     for (const box of all(".box")) box.setAttribute("aria-pressed", "false");
   }
 
+  // Close the panel, and give the keyboard focus back to what was picked.
+  function leave() {
+    const shown = [...all(".box.picked"), ...all(".line.picked")].filter((one) => one.checkVisibility());
+    unpick();
+    shown[0]?.focus();
+  }
+
   function mark(picture, lines) {
     unpick();
     picture.classList.add("picking");
@@ -124,9 +131,13 @@
     picked.hidden = false;
   }
 
-  // Called when the panel is filled: it may lie below what is seen.
+  // Called with what the panel shows: it may lie below what is seen.
   function present(...content) {
-    picked.append(...content);
+    const close = create("button", "Close");
+    close.type = "button";
+    close.className = "close";
+    close.addEventListener("click", leave);
+    picked.append(close, ...content);
     picked.scrollIntoView({ block: "nearest" });
   }
 
@@ -183,6 +194,10 @@
     } else return;
     event.preventDefault();
   }
+
+  picked.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") leave();
+  });
 
   for (const picture of all(".picture")) {
     picture.classList.add("pickable");
