@@ -71,8 +71,11 @@ def address(tmp_path_factory: pytest.TempPathFactory, installed: Installed) -> s
     page = place / "page.html"
     command: list[str | Path] = [installed.cli, "explain", "--bundle", bundle]
     command += ["--host", "runfile-a10x2", "--html", page]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    for _ in range(5):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        if "> video</label>" in page.read_text():
+            break  # on a busy machine there may be no time for the switches that are tested
     assert [path.name for path in place.iterdir() if path.name.startswith("page")] == ["page.html"]
     return page.as_uri()
 
