@@ -137,7 +137,7 @@ def _what_cuda_finds(patient: Patient, failure: str, other: str) -> tuple[str, s
     if proof.final.foreign:
         final = proof.final
         words = f", and its programs load {final.path} of {final.origin}: {final.consequence}"
-        return "bad" if other else "plain", "Another CUDA", words
+        return "bad" if other else "plain", "Another libcuda", words
     if failure:
         return "bad", "CUDA fails", f", and {failure}"
     driver = f"driver {patient.injected.host.driver_version}"
