@@ -249,6 +249,6 @@
     for (const reason of all("details.entry")) reason.open = every;
   }
   button.addEventListener("click", () => open(button.getAttribute("aria-pressed") !== "true"));
-  button.hidden = false;
+  button.hidden = all("details.entry").length === 0;
   window.addEventListener("beforeprint", () => open(true));
 })();
