@@ -112,7 +112,7 @@ def test_the_page_names_the_file(tmp_path: Path, capsys: Captured) -> None:
     assert f"; but {trouble}</p>" in html
     *_, verdict = text(capsys, "doctor", "--bundle", bundle)
     assert f">{verdict}</h1>" in html
-    assert '<strong class="verdict trouble">GPU container</strong>' in html
+    assert '<strong class="verdict bad">Another libcuda</strong>' in html
     assert (
         f"<dt>{CUDA}</dt><dd><code>{STUB}</code> "
         '<span class="why">of the image, not the host\'s: LD_LIBRARY_PATH;' in html
