@@ -5,15 +5,15 @@ are spread over GPUs, or packed.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import combinations
 
 from nvgraft_device_plugin.devices import SHARE, Device
 from nvgraft_device_plugin.errors import RequestError
 
-#: A set of a division, and whether the one smaller set is taken with it.
-Choice = tuple[tuple[str, ...], bool]
+#: The sum of the scores of a division's sets, and the sets.
+Division = tuple[int, tuple[int, ...]]
 
 #: GPUs for which all ways to divide them are compared; more of them would take too long.
 _MOST_COMPARED = 16
@@ -62,10 +62,6 @@ def _nearest(
     return _best_division(ids, needed, size, scores)
 
 
-def _score(ids: Iterable[str], scores: Mapping[tuple[str, str], int]) -> int:
-    return sum(scores.get(pair, 0) for pair in combinations(ids, 2))
-
-
 def _best_division(
     ids: list[str], needed: set[str], size: int, scores: Mapping[tuple[str, str], int]
 ) -> list[str]:
@@ -73,51 +69,69 @@ def _best_division(
     the best set that has all that is needed.
 
     If they do not come out even, one set is smaller. Of equal divisions the first counts: sets are
-    formed around the first id that is left, and its partners are tried in order.
+    formed around the first id that is left, and its partners are tried in order. A set of ids is a
+    number with a bit for the place of each, since half a million sets are compared.
     """
     rest = len(ids) % size
-
-    def partners(left: tuple[str, ...], *, small_taken: bool) -> Iterator[Choice]:
-        for others in combinations(left[1:], size - 1):
-            yield (left[0], *others), small_taken
-        if rest and not small_taken:
-            for others in combinations(left[1:], rest - 1):
-                yield (left[0], *others), True
+    wanted = sum(1 << place for place, identifier in enumerate(ids) if identifier in needed)
 
     @cache
-    def best(
-        left: tuple[str, ...], small_taken: bool, satisfied: bool
-    ) -> tuple[int, tuple[tuple[str, ...], ...]] | None:
+    def score(members: int) -> int:
+        first, *others = _bits(members)
+        near = sum(scores.get((ids[_place(first)], ids[_place(other)]), 0) for other in others)
+        return near + score(members - first) if others else 0
+
+    @cache
+    def best(left: int, small_taken: bool, satisfied: bool) -> Division | None:
         if not left:
             return (0, ()) if satisfied else None
-        found: tuple[int, tuple[tuple[str, ...], ...]] | None = None
-        for members, small in sorted_by_place(partners(left, small_taken=small_taken), left):
-            whole = len(members) == size
-            holds = whole and needed <= set(members)
-            remaining = tuple(identifier for identifier in left if identifier not in members)
-            deeper = best(remaining, small, satisfied or holds)
-            if deeper is None:
-                continue
-            total = _score(members, scores) + deeper[0]
-            if found is None or total > found[0]:
-                found = total, (members, *deeper[1])
+        found = best_with(left, size, small_taken, satisfied)
+        if rest and not small_taken:
+            smaller = best_with(left, rest, True, satisfied)
+            if smaller is not None and (found is None or _comes_before(smaller, found)):
+                found = smaller
         return found
 
-    division = best(tuple(ids), rest == 0, False)
+    def best_with(left: int, length: int, small_taken: bool, satisfied: bool) -> Division | None:
+        """Return the best division whose first set has ``length`` members."""
+        first, *others = _bits(left)
+        greatest, found = -1, None
+        for partners in combinations(others, length - 1):
+            members = sum(partners, first)
+            holds = satisfied or (length == size and members & wanted == wanted)
+            deeper = best(left - members, small_taken, holds)
+            if deeper is not None and (total := score(members) + deeper[0]) > greatest:
+                greatest, found = total, (total, (members, *deeper[1]))
+        return found
+
+    division = best((1 << len(ids)) - 1, rest == 0, False)
     if division is None:
         return []
-    sets = [members for members in division[1] if len(members) == size and needed <= set(members)]
-    return list(max(sets, key=lambda members: _score(members, scores)))
-
-
-def sorted_by_place(choices: Iterator[Choice], left: tuple[str, ...]) -> list[Choice]:
-    """Sort sets by the places of their members; a set that is cut short is filled with blanks,
-    which come last.
-    """
-    place = {identifier: number for number, identifier in enumerate(left)}
-    return sorted(
-        choices, key=lambda choice: [*(place[identifier] for identifier in choice[0]), len(left)]
+    chosen = max(
+        (one for one in division[1] if one.bit_count() == size and one & wanted == wanted),
+        key=score,
     )
+    return [ids[_place(bit)] for bit in _bits(chosen)]
+
+
+def _bits(number: int) -> list[int]:
+    """Return the bits that are set in a number, the lowest first, each as a number of its own."""
+    return [1 << place for place in range(number.bit_length()) if number >> place & 1]
+
+
+def _place(bit: int) -> int:
+    return bit.bit_length() - 1
+
+
+def _comes_before(smaller: Division, found: Division) -> bool:
+    """Tell whether a division that begins with the smaller set is better, or as good and earlier.
+
+    Sets are ordered by the places of their members; a blank of the smaller set comes last.
+    """
+    if smaller[0] != found[0]:
+        return smaller[0] > found[0]
+    short, whole = _bits(smaller[1][0]), _bits(found[1][0])
+    return short < whole[: len(short)]
 
 
 def _grown(
