@@ -22,7 +22,7 @@ from nvgraft_cli.lab.ground.lines import LabConsole
 from nvgraft_cli.lab.looks import Look, differ
 from nvgraft_cli.lab.observer import PhaseObserver
 from nvgraft_cli.lab.phases import END, NAMES, PHASES
-from nvgraft_cli.lab.run import LabError, Stop
+from nvgraft_cli.lab.run import LabError, Stop, how_it_ended
 from nvgraft_cli.shell.main import main
 from nvgraft_specs.models.host import parse_host
 
@@ -434,6 +434,7 @@ def test_the_lab_needs_runc(
         ('{"root": {"path": 3}, "process": {"args": ["x"]}}', "it has no root.path"),
         ('{"root": {"path": "gone"}, "process": {"args": ["x"]}}', "is not a directory"),
         ('{"root": {"path": "."}, "process": {"args": []}}', "it has no root.path"),
+        ('{"root": {"path": "."}, "process": {"args": ["x"]}}', "has no mount namespace"),
     ],
 )
 def test_a_bundle_that_cannot_be_used_is_one_line(
@@ -473,3 +474,17 @@ def test_the_page_of_a_failed_start_ends_with_the_failure() -> None:
     left = written.split('<section id="left"')[1].split("</section>")[0]
     rows = re.findall("<li>(.*?)</li>", left)
     assert rows == [phase.task for phase in PHASES[NAMES.index("sources") :]]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (None, "(the program runs)"),
+        (3, "(the program ended, exit code 3)"),
+        (-11, "(the program was ended by signal 11 (SIGSEGV))"),
+        (-40, "(the program was ended by signal 40)"),
+    ],
+)
+def test_the_end_of_a_program_is_told_by_its_signal(code: int | None, words: str) -> None:
+    """A signal is named; those for real time have a number only."""
+    assert how_it_ended(code) == words

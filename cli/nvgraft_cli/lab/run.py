@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from nvgraft_cli.lab.engine import EngineGone, EngineReport, LabEngine
 from nvgraft_cli.lab.looks import Difference, Look, differ, look_at
 from nvgraft_cli.lab.phases import END, MOUNTS, PHASES, PIVOT, PROGRAM
-from nvgraft_cli.lab.waiting import StartFailed, WaitingContainer
+from nvgraft_cli.lab.waiting import StartFailed, WaitingContainer, signal_name
 
 
 class LabError(Exception):
@@ -180,9 +180,7 @@ class LabRun:
         if number == PROGRAM:
             code = self.container.end_of_program()
             lines = self.container.output()
-            lines.append(
-                "(the program runs)" if code is None else f"(the program ended, exit code {code})"
-            )
+            lines.append(how_it_ended(code))
         report = EngineReport(number + 1, milliseconds, [], {}, self.facts, [])
         return self._note("next", number, report, lines)
 
@@ -223,6 +221,15 @@ class LabRun:
             return look_at(container.pid, "" if container.pivoted else container.rootfs)
         except OSError:
             return self._look  # its process has ended
+
+
+def how_it_ended(code: int | None) -> str:
+    """Tell how a program has ended; ``code`` is negative for a signal, None while it runs."""
+    if code is None:
+        return "(the program runs)"
+    if code < 0:
+        return f"(the program was ended by {signal_name(-code)})"
+    return f"(the program ended, exit code {code})"
 
 
 def title_of(number: int) -> str:

@@ -145,8 +145,8 @@ def _plan(facts: dict[str, Any], _container: WaitingContainer) -> _Rows:
     return [
         f"driver {found['driver']}, CUDA {found['cuda']}",
         *(f"GPU: {gpu}" for gpu in found["gpus"]),
-        f"{found['libraries']} libraries, {found['libraries32']} of 32 bits",
-        f"{found['binaries']} programs; {len(found['missing'])} of the catalogue are not there",
+        f"libraries: {found['libraries']}, of 32 bits: {found['libraries32']}",
+        f"programs: {found['binaries']}; of the catalogue not there: {len(found['missing'])}",
     ]
 
 

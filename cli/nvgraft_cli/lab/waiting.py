@@ -194,8 +194,14 @@ class WaitingContainer:
         text = os.pread(self._errors, 1 << 16, 0).decode("utf-8", "replace")
         code = self._create.returncode if self._create is not None else 0
         if code is not None and code < 0:
-            return f"runc was ended by signal {-code} ({signal.Signals(-code).name})"
+            return f"runc was ended by {signal_name(-code)}"
         return last_line(text) or f"runc ended with exit code {code}"
+
+
+def signal_name(number: int) -> str:
+    """Return the number and the name of a signal; those for real time have no name."""
+    names = {one.value: f" ({one.name})" for one in signal.Signals}
+    return f"signal {number}{names.get(number, '')}"
 
 
 def _write_config(bundle: str, config: dict[str, Any]) -> None:

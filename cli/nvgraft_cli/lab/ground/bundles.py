@@ -33,6 +33,14 @@ def bundle_config(bundle: str) -> dict[str, Any]:
             f"{path}: root.path {place!r} is not a directory | unpack the image's root file system"
             " there"
         )
+    namespaces = member(config, "linux").get("namespaces")
+    if not isinstance(namespaces, list) or "mount" not in [
+        entry.get("type") for entry in namespaces if isinstance(entry, dict)
+    ]:
+        raise InputError(
+            f"{path}: the container has no mount namespace of its own, so that no driver can be"
+            ' mounted for it alone | add {"type": "mount"} to linux.namespaces, as engines do'
+        )
     process["env"] = [str(entry) for entry in process.get("env") or ()]
     return dict(config)
 
