@@ -14,7 +14,12 @@ import pytest
 
 import break_nvml
 from harness import CHECKOUT
+from nvgraft.host.snapshot import snapshot_host
 from nvgraft_cli.simulate import recipe
+from nvgraft_device_plugin.configuration import load
+from nvgraft_device_plugin.labels import node_labels
+from nvgraft_device_plugin.recorded import read_node
+from nvgraft_device_plugin.resources import divide
 from nvgraft_specs import gallery
 from nvgraft_specs.models.host import Device, RegularFile, load_host
 
@@ -146,6 +151,41 @@ def test_nvml_answers_as_recorded(name: str) -> None:
         for part in (gpu, *gpu["mig_devices"]):
             part.pop("profile", None)  # names of profiles, which NVML does not say
     assert answer == recorded
+
+
+@pytest.mark.requires("gcc")
+@pytest.mark.parametrize(
+    "line", ["", "1 x h100-sxm, driver 570.172.08, mig 3g.40gb 1g.10gb 1g.10gb+me"]
+)
+def test_a_snapshot_of_a_mig_node_serves_its_devices(line: str, tmp_path: Path) -> None:
+    """A snapshot has the profiles of the node's document, and the device plugin the same resources
+    and labels of both.
+    """
+    document, snapshot = tmp_path / "made.json", tmp_path / "snapshot.json"
+    recorded = json.loads(Path(gallery.path("mig-h100")).read_text())
+    document.write_text(json.dumps(recipe.make_document(line) if line else recorded))
+    command = [sys.executable, "-m", "nvgraft_cli.shell.main", "snapshot"]
+    snapshot.write_text(output(*command, host=str(document)))
+    found, expected = (
+        [
+            (device["uuid"], device["profile"])
+            for gpu in json.loads(path.read_text())["nvml"]["gpus"]
+            for device in gpu["mig_devices"]
+        ]
+        for path in (snapshot, document)
+    )
+    assert found == expected and len(expected) == 3
+    configuration = load(["--mig-strategy=mixed"], {})
+    nodes = [
+        read_node(load_host(str(path)), snapshot_host(json.loads(path.read_text())))
+        for path in (snapshot, document)
+    ]
+    served, wanted = (divide(node, configuration) for node in nodes)
+    assert [(one.name, len(one.devices)) for one in served.resources] == [
+        (one.name, len(one.devices)) for one in wanted.resources
+    ]
+    assert served.warnings == wanted.warnings == ()
+    assert node_labels(nodes[0], configuration) == node_labels(nodes[1], configuration)
 
 
 @pytest.mark.requires("gcc")

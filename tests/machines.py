@@ -131,7 +131,14 @@ class Machine:
         shutil.rmtree(self.place(f"{CAPABILITIES}/gi{gpu_instance}"), ignore_errors=True)
 
     def query(
-        self, library: str, root: str, user: str, environment: object, meanwhile: Callable[[], None]
+        self,
+        library: str,
+        root: str,
+        user: str,
+        environment: object,
+        meanwhile: Callable[[], None],
+        *,
+        mig_profiles: bool,
     ) -> DriverReport:
         """Answer as NVML does on this machine."""
         meanwhile()

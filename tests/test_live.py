@@ -134,8 +134,11 @@ class RecordedQueries:
         user: str,
         environment: tuple[str, ...],
         meanwhile: Callable[[], None] = lambda: None,
+        *,
+        mig_profiles: bool,
     ) -> DriverReport:
         meanwhile()
+        assert not mig_profiles  # which only a snapshot asks for
         self.calls.append((library, root, user, environment))
         return REPORT
 

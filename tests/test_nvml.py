@@ -171,6 +171,45 @@ def test_gpus_may_lack_mig(install: Install, change: str, mig: str) -> None:
     assert [(gpu.mig, gpu.mig_devices) for gpu in ask().gpus] == [(mig, ())] * 2
 
 
+MIG_NAMES = """
+def nvmlDeviceGetName(handle):
+    names = {{"a": {first}, "b": b"NVIDIA H100 MIG 1c.2g.20gb"}}
+    return names[handle]() if callable(names.get(handle)) else names.get(handle, "NVIDIA H100")
+
+def fails(code):
+    def fail(): raise NVMLError(code)
+    return fail
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "profile"),
+    [
+        ("'NVIDIA H100 MIG 1g.10gb+me'", "1g.10gb+me"),
+        ("'NVIDIA H100 MIG'", ""),
+        ("'NVIDIA H100'", ""),
+        ("fails(3)", ""),
+        ("fails(13)", ""),
+        ("fails(15)", ""),
+    ],
+)
+def test_profiles_of_mig_devices_are_their_names_last_word(
+    install: Install, first: str, profile: str
+) -> None:
+    """A MIG device of which NVML says no profile, or nothing, keeps its ids and the others their
+    profiles.
+    """
+    install(MIG_NAMES.format(first=first))
+    devices = query(LIBRARY, "/", "", (), mig_profiles=True).gpus[1].mig_devices
+    assert devices == (MigDevice("MIG-a", 5, 1, profile), MigDevice("MIG-b", 5, 1, "1c.2g.20gb"))
+
+
+def test_names_of_mig_devices_are_asked_for_only_on_request(install: Install) -> None:
+    """A start asks nothing of a MIG device but its UUID and its ids."""
+    install(MIG_NAMES.format(first="lambda: 1 // 0"))
+    assert ask().gpus[1].mig_devices == (MigDevice("MIG-a", 5, 1), MigDevice("MIG-b", 5, 1))
+
+
 @pytest.mark.parametrize(
     ("change", "line"),
     [
@@ -501,6 +540,7 @@ def row(
         row(minor="99999999999") + "\nend",
         row(mig="maybe") + "\nend",
         row() + "\nmig\tMIG-0\t../..\t0\nend",
+        row() + "\nmig\tMIG-0\t1\t0\t1g.10gb\tmore\nend",
         row() + "\nwhat\nend",
         row(model="\udcff") + "\nend",
         "error\nend",

@@ -15,6 +15,7 @@ from bundles import EVERYTHING, make_bundle
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import Bounds
 from nvgraft.host.components import Host
+from nvgraft.host.gpus import DriverReport, Gpu, MigDevice
 from nvgraft.host.inventory import read_inventory
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft.plan.document import plan_document
@@ -26,6 +27,7 @@ from nvgraft_cli.simulate.stubs import shared_object
 from nvgraft_cli.snapshot.package import open_package
 from nvgraft_cli.snapshot.recording import record
 from nvgraft_specs import gallery
+from nvgraft_specs.models.host import parse_host
 from planned import plan_bundle
 
 Captured = pytest.CaptureFixture[str]
@@ -76,7 +78,9 @@ def test_only_files_that_answers_need_are_recorded() -> None:
 
 def live(monkeypatch: pytest.MonkeyPatch, document: dict[str, Any]) -> None:
     """Make a recorded host the live host."""
-    monkeypatch.setattr("nvgraft.host.live.read_live_host", lambda _: snapshot_host(document))
+    monkeypatch.setattr(
+        "nvgraft.host.live.read_live_host", lambda *_, **__: snapshot_host(document)
+    )
 
 
 def test_this_host_is_written_to_a_file(
@@ -99,6 +103,48 @@ def test_this_host_is_written_to_a_file(
         plan_bundle(bundle, str(path), None)[0].actions
         == plan_bundle(bundle, "mig-h100", None)[0].actions
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "said", "recorded"),
+    [
+        ("NVIDIA H100 80GB HBM3", ["3g.40gb", "1g.10gb+me"], ["3g.40gb", "1g.10gb+me"]),
+        ("NVIDIA H100 80GB HBM3", ["1c.3g.40gb", ""], ["1c.3g.40gb", None]),
+        ("NVIDIA H100 80GB HBM3", ["9g.1gb", "1g.10gb"], [None, "1g.10gb"]),
+        ("NVIDIA H100 80GB HBM3", ["of two words", "7g.80gb"], [None, "7g.80gb"]),
+        ("NVIDIA Of Tomorrow", ["3g.40gb", "1g.10gb"], [None, None]),
+    ],
+)
+def test_profiles_of_mig_devices_are_recorded_where_the_product_is_known(
+    model: str, said: list[str], recorded: list[str | None]
+) -> None:
+    """A document has each profile that its product has; another one is left out, and the document
+    can be read.
+    """
+    host = snapshot_host(read_snapshot("mig-h100"))
+    migs = tuple(MigDevice(f"MIG-{at}", at, 0, name) for at, name in enumerate(said))
+    gpu = Gpu(0, "GPU-0", "00000000:1b:00.0", 14, "9.0", "enabled", model, migs)
+    host.report = DriverReport("570.172.08", "12.8", (gpu,))
+    document = record(host, OFFLINE_PATH, "")
+    (written,) = document["nvml"]["gpus"]
+    assert [device.get("profile") for device in written["mig_devices"]] == recorded
+    parse_host(json.dumps(document).encode(), "the snapshot")
+
+
+def test_a_snapshot_asks_for_the_profiles_of_mig_devices(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """The GPUs of a document are what NVML answers with the profiles of MIG devices."""
+    asked: list[dict[str, object]] = []
+
+    def read(_: object, **how: object) -> Host:
+        asked.append(how)
+        return snapshot_host(read_snapshot("mig-h100"))
+
+    monkeypatch.setattr("nvgraft.host.live.read_live_host", read)
+    assert main(["snapshot"]) == 0
+    assert asked == [{"mig_profiles": True}]
+    assert json.loads(capsys.readouterr().out)["nvml"] == read_snapshot("mig-h100")["nvml"]
 
 
 def test_the_document_goes_to_standard_output(
@@ -145,7 +191,7 @@ def test_a_host_without_a_driver_is_exit_1(
 ) -> None:
     """A host without a driver gives the hook's own line, exit code 1 and no file."""
 
-    def none(_: object) -> Host:
+    def none(*_: object, **__: object) -> Host:
         raise Refusal("initialization", "load library failed: libnvidia-ml.so.1", "no driver")
 
     monkeypatch.setattr("nvgraft.host.live.read_live_host", none)

@@ -112,7 +112,8 @@ def _made(kept: "Kept") -> str:
 
 def _json(kept: "Kept") -> dict[str, object]:
     def fields(value: "Value") -> dict[str, object]:
-        return dict(sorted(vars(value).items()))
+        # No kept inventory has profiles of MIG devices.
+        return {name: held for name, held in sorted(vars(value).items()) if name != "profile"}
 
     return {
         "made": _made(kept),

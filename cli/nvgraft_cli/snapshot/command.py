@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
         level = None if gpus is None else gpus.isa_level
     else:
         # The host as it is now, not the kept inventory.
-        host = read_live_host(read_configuration(args.config))
+        host = read_live_host(read_configuration(args.config), mig_profiles=True)
         logs.debug("read", host="this machine", reason="a snapshot never uses the kept inventory")
         facts = live_facts(host)
         level = read_isa_level()

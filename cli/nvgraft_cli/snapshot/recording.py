@@ -9,6 +9,7 @@ ask for them; serial numbers and the host's name are recorded only if they are a
 import contextlib
 import posixpath
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from nvgraft.base.errors import Refusal
@@ -17,10 +18,12 @@ from nvgraft.formats.elf import ElfFacts, NoFacts
 from nvgraft.formats.ldcache_entries import listing_flags
 from nvgraft.formats.tree import Node, PathError, Tree
 from nvgraft.host.components import Host
-from nvgraft.host.gpus import DriverReport
+from nvgraft.host.gpus import DriverReport, MigDevice
 from nvgraft.host.inventory import read_inventory
 from nvgraft_cli.case.dynamic import BadElf, read_dynamic
+from nvgraft_specs.models import simulated
 from nvgraft_specs.models.host import SCHEMA
+from nvgraft_specs.models.host_gpus import Gpu
 
 _PROC_LIMIT = 1 << 18
 
@@ -223,7 +226,7 @@ def record(
 
 
 def _nvml(report: DriverReport) -> dict[str, Any]:
-    gpus = []
+    gpus: list[dict[str, Any]] = []
     for gpu in report.gpus:
         domain, bus, rest = gpu.bus_id.split(":")
         gpus.append(
@@ -249,8 +252,20 @@ def _nvml(report: DriverReport) -> dict[str, Any]:
                 ],
             }
         )
+        _add_profiles(gpus[-1], gpu.mig_devices)
     return {
         "driver_version": report.driver_version,
         "cuda_version": report.cuda_version,
         "gpus": gpus,
     }
+
+
+def _add_profiles(gpu: dict[str, Any], mig_devices: Sequence[MigDevice]) -> None:
+    """Add the profiles of MIG devices that a document may have: those of a known product."""
+    for entry, mig in zip(gpu["mig_devices"], mig_devices, strict=True):
+        if mig.profile:
+            entry["profile"] = mig.profile
+            try:
+                simulated.check([Gpu.model_validate(gpu)], None, "")
+            except ValueError:
+                del entry["profile"]

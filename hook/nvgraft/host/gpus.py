@@ -20,12 +20,18 @@ def parse_information(text: bytes) -> dict[str, str]:
 
 
 class MigDevice(Value):
-    """One MIG device: its UUID from NVML, and the ids of its GPU instance and compute instance."""
+    """One MIG device: its UUID from NVML, and the ids of its GPU instance and compute instance.
+    ``profile`` is the name of its profile, such as 1g.10gb; empty if it was not asked for or is not
+    known.
+    """
 
-    def __init__(self, uuid: str, gpu_instance: int, compute_instance: int) -> None:
+    def __init__(
+        self, uuid: str, gpu_instance: int, compute_instance: int, profile: str = ""
+    ) -> None:
         self.uuid = uuid
         self.gpu_instance = gpu_instance
         self.compute_instance = compute_instance
+        self.profile = profile
 
 
 class Gpu(Value):

@@ -29,7 +29,11 @@ _NVML_SONAME = "libnvidia-ml.so.1"
 
 
 def read_live_host(
-    config: Config, meanwhile: Callable[[], None] = lambda: None, *, in_root: bool = True
+    config: Config,
+    meanwhile: Callable[[], None] = lambda: None,
+    *,
+    in_root: bool = True,
+    mig_profiles: bool = False,
 ) -> Host:
     """Read this host through its driver root. NVML is asked in a child process.
 
@@ -39,6 +43,7 @@ def read_live_host(
     :param meanwhile: called while the child asks NVML, if it does, for work that need not wait.
     :param in_root: whether the child changes its root to the driver root, as the reference CLI.
         The reference's generators of CDI edits do not.
+    :param mig_profiles: see :func:`nvgraft.host.nvml.query`.
     :raises Refusal: stage ``initialization``: there is no NVML, or it reports an error.
     """
     root = config.cli_root or "/"
@@ -52,14 +57,20 @@ def read_live_host(
             "root in config.toml must name the driver root",
         ) from error
     try:
-        return _read_host(config, tree, root, meanwhile, in_root=in_root)
+        return _read_host(config, tree, root, meanwhile, in_root=in_root, mig_profiles=mig_profiles)
     except BaseException:
         tree.close()
         raise
 
 
 def _read_host(
-    config: Config, tree: LiveTree, root: str, meanwhile: Callable[[], None], *, in_root: bool
+    config: Config,
+    tree: LiveTree,
+    root: str,
+    meanwhile: Callable[[], None],
+    *,
+    in_root: bool,
+    mig_profiles: bool,
 ) -> Host:
     machine = os.uname().machine
     entries, refusal = _try_cache(tree, config.cli_ldcache or _CACHE, root)
@@ -72,7 +83,16 @@ def _read_host(
         meanwhile()
         look_at_candidates(tree, entries, machine)
 
-    report = _driver_report(config, tree, loaded, root, machine, look_ahead, in_root=in_root)
+    report = _driver_report(
+        config,
+        tree,
+        loaded,
+        root,
+        machine,
+        look_ahead,
+        in_root=in_root,
+        mig_profiles=mig_profiles,
+    )
     try:
         majors = places.read_majors()
     except OSError as error:
@@ -131,6 +151,7 @@ def _driver_report(
     meanwhile: Callable[[], None],
     *,
     in_root: bool,
+    mig_profiles: bool,
 ) -> DriverReport:
     if config.host_snapshot:
         from nvgraft.host.snapshot import load_report
@@ -150,7 +171,14 @@ def _driver_report(
         )
     if not in_root:
         library, root = root.rstrip("/") + library, "/"
-    return nvml.query(library, root, config.cli_user, config.cli_environment, meanwhile)
+    return nvml.query(
+        library,
+        root,
+        config.cli_user,
+        config.cli_environment,
+        meanwhile,
+        mig_profiles=mig_profiles,
+    )
 
 
 def _try_cache(tree: LiveTree, path: str, root: str) -> tuple[list[CacheEntry], Refusal | None]:

@@ -75,6 +75,7 @@ def query(
     meanwhile: Callable[[], None] = lambda: None,
     *,
     timeout: float = TIMEOUT,
+    mig_profiles: bool = False,
 ) -> DriverReport:
     """Ask the NVML at ``library`` (a path inside the driver root ``root``) in a confined child.
 
@@ -82,6 +83,7 @@ def query(
         reference.
     :param environment: ``K=V`` entries of config.toml, which are set in this child only.
     :param meanwhile: called while the child works.
+    :param mig_profiles: whether to ask for the profiles of MIG devices, which no container needs.
     :raises Refusal: stage ``initialization`` (``nvml error: ...``, ``load library failed: ...``,
         ``driver rpc error: timed out``), ``detection`` for errors while reading a GPU, ``input``
         for an unknown user, ``permission`` without python-prctl.
@@ -89,7 +91,15 @@ def query(
     privileges.check_installed()
     fixed_groups = userns.groups_are_fixed()
     nvml = child.start(
-        lambda writer: _answer(writer, library, root, user, environment, fixed_groups=fixed_groups),
+        lambda writer: _answer(
+            writer,
+            library,
+            root,
+            user,
+            environment,
+            fixed_groups=fixed_groups,
+            mig_profiles=mig_profiles,
+        ),
         forks=False,
     )
     deadline = time.monotonic() + timeout
@@ -206,8 +216,10 @@ def parse_answer(answer: bytes) -> DriverReport:
         elif kind == "gpu":
             gpus.append((words, []))
         elif kind == "mig" and gpus:
-            uuid, gpu_instance, compute_instance = words
-            gpus[-1][1].append(MigDevice(uuid, _number(gpu_instance), _number(compute_instance)))
+            uuid, gpu_instance, compute_instance, *rest = words
+            (profile,) = rest or ("",)
+            ids = _number(gpu_instance), _number(compute_instance)
+            gpus[-1][1].append(MigDevice(uuid, *ids, profile))
         else:
             raise ValueError(f"no row: {kind}")
     return DriverReport(
@@ -241,6 +253,7 @@ def _answer(
     environment: Sequence[str],
     *,
     fixed_groups: bool,
+    mig_profiles: bool,
 ) -> None:
     try:
         confinement.close_all_but(writer)
@@ -252,7 +265,7 @@ def _answer(
 
         pynvml = _load_pynvml()
         _confine(writer, root, *_ids(user), fixed_groups=fixed_groups)
-        lines = _ask(pynvml, ctypes.CDLL, library)
+        lines = _ask(pynvml, ctypes.CDLL, library, mig_profiles=mig_profiles)
     except (_NvmlTrouble, Refusal) as trouble:
         lines = [f"error\t{trouble.stage}\t{trouble.text}"]
     except Exception as error:  # noqa: BLE001 - the parent only sees the answer
@@ -294,7 +307,9 @@ class _NvmlTrouble(Exception):
         self.text = text
 
 
-def _ask(pynvml: ModuleType, load: Callable[[str], object], library: str) -> list[str]:
+def _ask(
+    pynvml: ModuleType, load: Callable[[str], object], library: str, *, mig_profiles: bool
+) -> list[str]:
     try:
         pynvml.nvmlLib = load(library)  # type: ignore[attr-defined]  # pynvml's loader would set it
     except OSError as error:
@@ -306,7 +321,7 @@ def _ask(pynvml: ModuleType, load: Callable[[str], object], library: str) -> lis
     except pynvml.NVMLError as error:
         raise _NvmlTrouble("initialization", _nvml_text(pynvml, error)) from error
     try:
-        return _read()
+        return _read(mig_profiles=mig_profiles)
     except pynvml.NVMLError as error:
         raise _NvmlTrouble("detection", _nvml_text(pynvml, error)) from error
 
@@ -357,7 +372,7 @@ def _word(value: str | bytes) -> str:
     return text.replace("\t", " ").replace("\n", " ")
 
 
-def _read() -> list[str]:
+def _read(*, mig_profiles: bool) -> list[str]:
     import pynvml
 
     cuda = pynvml.nvmlSystemGetCudaDriverVersion()
@@ -385,11 +400,11 @@ def _read() -> list[str]:
         )
         lines.append("\t".join(("gpu", *words)))
         if mig == "enabled":
-            lines.extend(_read_mig(handle))
+            lines.extend(_read_mig(handle, mig_profiles=mig_profiles))
     return lines
 
 
-def _read_mig(handle: object) -> list[str]:
+def _read_mig(handle: object, *, mig_profiles: bool) -> list[str]:
     import pynvml
 
     lines = []
@@ -404,7 +419,21 @@ def _read_mig(handle: object) -> list[str]:
             pynvml.nvmlDeviceGetGpuInstanceId(device),
             pynvml.nvmlDeviceGetComputeInstanceId(device),
         )
-        lines.append(
-            f"mig\t{_word(pynvml.nvmlDeviceGetUUID(device))}\t{instances[0]}\t{instances[1]}"
-        )
+        words = [_word(pynvml.nvmlDeviceGetUUID(device)), *map(str, instances)]
+        if mig_profiles:
+            words.append(_mig_profile(device))
+        lines.append("\t".join(("mig", *words)))
     return lines
+
+
+def _mig_profile(device: object) -> str:
+    """Return the profile that the name of a MIG device says last, or nothing.
+
+    The profile of the GPU instance says it too, but is not shown to a user without privileges.
+    """
+    import pynvml
+
+    try:
+        return _word(pynvml.nvmlDeviceGetName(device)).partition(" MIG ")[2]
+    except pynvml.NVMLError:
+        return ""

@@ -140,7 +140,12 @@ def driver_report(document: dict[str, Any]) -> DriverReport:
     for gpu in nvml["gpus"]:
         pci = gpu["pci"]
         migs = tuple(
-            MigDevice(mig["uuid"], mig["gpu_instance"], mig["compute_instance"])
+            MigDevice(
+                mig["uuid"],
+                mig["gpu_instance"],
+                mig["compute_instance"],
+                mig.get("profile") or "",
+            )
             for mig in gpu["mig_devices"]
         )
         address = bus_id(pci["domain"], pci["bus"], pci["device"])
