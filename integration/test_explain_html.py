@@ -20,7 +20,7 @@ from selenium.webdriver.common.keys import Keys
 
 from browsers import browser_with, log, serious_findings, shown_on
 from bundles import make_bundle
-from harness import Installed
+from harness import CHECKOUT, Installed
 
 pytestmark = pytest.mark.requires("root", "chromium")
 
@@ -329,6 +329,23 @@ def test_one_button_opens_all_reasons(page: webdriver.Chrome) -> None:
         closed = page.execute_script(count, "details.entry:not([open])")
         assert (button.get_attribute("aria-pressed"), closed) == (state, expected)
     assert page.execute_script(count, "details.directory:not([open])") == 0
+
+
+def test_a_page_without_a_picture_has_no_errors(
+    browser: webdriver.Chrome, installed: Installed, tmp_path: Path
+) -> None:
+    """The script runs to its end where no runtime adds the driver; nobody reads the request there."""
+    pod, page = tmp_path / "pod.yaml", tmp_path / "page.html"
+    lines = (CHECKOUT / "docs/pods/training.yaml").read_text().splitlines()
+    pod.write_text("\n".join(line for line in lines if "runtimeClassName" not in line))
+    command: list[str | Path] = [installed.cli, "explain", "--pod", pod]
+    command += ["--host", "runfile-a10x2", "--html", page]
+    subprocess.run(command, check=True, timeout=60)
+    log(browser, "browser")
+    browser.get(page.as_uri())
+    assert log(browser, "browser") == []
+    assert browser.find_elements(By.CLASS_NAME, "picture") == []
+    assert "Nobody reads the request" in browser.find_element(By.ID, "asked").text
 
 
 def test_everything_interactive_has_a_name(page: webdriver.Chrome) -> None:

@@ -195,7 +195,7 @@
     event.preventDefault();
   }
 
-  picked.addEventListener("keydown", (event) => {
+  picked?.addEventListener("keydown", (event) => {
     if (event.key === "Escape") leave();
   });
 

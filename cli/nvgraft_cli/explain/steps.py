@@ -130,7 +130,7 @@ def hook_steps(
 #: Decision -> what the container comes to by it.
 _OUTCOMES = {
     "inject": "gets the driver",
-    "skip": "starts without it",
+    "skip": "starts without the driver",
     "refuse": "does not start",
 }
 
@@ -179,10 +179,11 @@ def _request_step(case: Case) -> Step:
         facts = tuple(_request_facts(case))
     except Refusal:
         facts = ()  # config.json cannot be read: the last step tells it
+    reader = "Nobody reads" if case.before_runtime else "The hook reads"
     return Step(
         "asked",
         "What the container asks for",
-        "The hook reads the request from config.json: environment variables, volume mounts and "
+        f"{reader} the request from config.json: environment variables, volume mounts and "
         "capabilities of the process. config.json does not say whether a variable comes from the "
         "image or from the engine.",
         f"{_REQUEST}#the-variables",
