@@ -294,7 +294,7 @@ def test_without_documentation_nothing_is_a_link(
     monkeypatch.setattr(documentation, "directory", lambda: None)
     written = page(tmp_path, "NVIDIA_VISIBLE_DEVICES=all")
     assert written.outer_links() == []
-    assert "docs/guide/4-the-plan.md: what goes where" in written.content["cite"]
+    assert "docs/guide/4-the-plan.md#what-goes-where" in written.content["cite"]
     assert main(["explain", "--bundle", str(tmp_path / "b"), "--host", "eks-t4"]) == 0
     assert "   read more: docs/guide/4-the-plan.md#what-goes-where\n" in capsys.readouterr().out
 

@@ -16,6 +16,7 @@ from nvgraft.system import userns
 from nvgraft.system.launch import DEADLINE
 from nvgraft_cli.lab import console, hand_node, page, text
 from nvgraft_cli.lab.by_hand import explained
+from nvgraft_cli.lab.command import say_plainly
 from nvgraft_cli.lab.commands import LabCommands
 from nvgraft_cli.lab.ground.cgroups import Janitor
 from nvgraft_cli.lab.ground.lines import LabConsole
@@ -488,3 +489,9 @@ def test_the_page_of_a_failed_start_ends_with_the_failure() -> None:
 def test_the_end_of_a_program_is_told_by_its_signal(code: int | None, words: str) -> None:
     """A signal is named; those for real time have a number only."""
     assert how_it_ended(code) == words
+
+
+def test_a_tree_is_spoken_by_its_indentation(capsys: pytest.CaptureFixture[str]) -> None:
+    """With --plain, the characters that draw a tree are blanks."""
+    say_plainly("libcuda.so.1\n├─ libc.so.6\n│  └─ ld.so")
+    assert capsys.readouterr().out == "libcuda.so.1\n   libc.so.6\n      ld.so\n"

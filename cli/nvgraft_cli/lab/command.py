@@ -30,6 +30,8 @@ LESSON, LESSONS = "lesson", "lessons"
 _SCRIPT_LIMIT = 1 << 20
 #: Variables with which the commands of nvgraft in the lab's shells are plain, too.
 _PLAIN = {"NO_COLOR": "1", "NVGRAFT_PAGER": ""}
+#: Characters that draw a tree: a screen reader speaks each of them, and the indentation says it.
+_DRAWN = str.maketrans("├└│─", "    ")
 _INTERRUPTED = 130
 _NO_OUTPUT = 2
 
@@ -201,7 +203,12 @@ def _has_terminal() -> bool:
 
 
 def _say(args: argparse.Namespace) -> Callable[[str], None]:
-    return print if args.plain else terminal.show
+    return say_plainly if args.plain else terminal.show
+
+
+def say_plainly(text: str) -> None:
+    """Print an answer for a screen reader: nothing is folded, and a tree has indentation only."""
+    print(text.translate(_DRAWN))
 
 
 def _console(script: Sequence[str] | None, args: argparse.Namespace) -> "LabConsole":
