@@ -195,7 +195,8 @@ def test_a_bundle_with_a_user_namespace_is_walked_through(tmp_path: Path) -> Non
 
 def test_the_runtimes_refusal_is_one_line(tmp_path: Path) -> None:
     """A bundle that runc refuses ends the lab with its words, and nothing is left."""
-    bundle = own_bundle(tmp_path, namespaces=[{"type": "nothing"}])
+    kinds = [{"type": "mount"}, {"type": "nothing"}]
+    bundle = own_bundle(tmp_path, namespaces=kinds)
     before = traces()
     done = scripted("next", host=("runfile-a10x2", str(bundle)))
     assert done.returncode == 1
