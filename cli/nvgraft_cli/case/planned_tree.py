@@ -95,23 +95,17 @@ class PlannedTree(LayeredTree):
         node = self._nodes.get(path)
         if node is not None:
             return node
-        volume = self.volumes.read_over(path)
+        tree, place = self._below(path)
         try:
-            if volume is not None and volume.tree is not None:
-                found = volume.tree.lstat(volume.place(path))
-            else:
-                found = self._image.lstat(path)
+            found = tree.lstat(place)
         except OnFuse:
             return Node("dir", 0o755)  # its content is not looked at, as the hook does not
         return Node("dir", 0o755) if found is None and path in self._names else found
 
     def listdir(self, path: str) -> list[str]:
-        volume = self.volumes.read_over(path)
+        tree, place = self._below(path)
         try:
-            if volume is not None and volume.tree is not None:
-                names = volume.tree.listdir(volume.place(path))
-            else:
-                names = self._image.listdir(path)
+            names = tree.listdir(place)
         except OnFuse:
             names = []
         return sorted({*names, *self._names.get(path, ())})
@@ -151,7 +145,13 @@ class PlannedTree(LayeredTree):
         if path in self._nodes:
             # A text, a device node or a link that the plan makes.
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
-        volume = self.volumes.read_over(path)
-        if volume is not None and volume.tree is not None:
-            return volume.tree, volume.place(path)
-        return self._image, path
+        return self._below(path)
+
+    def _below(self, path: str) -> tuple[Tree, str]:
+        """Return the tree with the file that the plan leaves at ``path``, and its path there: that
+        of a volume which is read, or the image.
+        """
+        volume = self.volumes.over(path)
+        if volume is None or volume.tree is None:
+            return self._image, path
+        return volume.tree, volume.place(path)

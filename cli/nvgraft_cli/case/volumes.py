@@ -57,11 +57,6 @@ class ContainerVolumes:
                 found = volume
         return found
 
-    def read_over(self, path: str) -> Volume | None:
-        """Return the volume that covers a path, if its files are read."""
-        volume = self.over(path) if self._volumes else None
-        return None if volume is None or volume.tree is None else volume
-
     def close(self) -> None:
         """Close what was opened."""
         for volume in self._volumes:

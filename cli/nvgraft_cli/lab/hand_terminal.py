@@ -31,6 +31,7 @@ from nvgraft_cli.lab.hand_shell import (
     ShellPlace,
     place_of,
 )
+from nvgraft_cli.shell import children
 
 #: Where bash, and what it starts, has the pipe through which the lab lets it go on.
 _GATE = 240
@@ -123,8 +124,7 @@ class TerminalShell:
 
     def _become_shell(self, reader: int, environment: Mapping[str, str]) -> NoReturn:
         try:
-            for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
-                signal.signal(number, signal.SIG_DFL)
+            children.restore_signals(signal.SIGINT)
             os.login_tty(self._slave)
             os.dup2(reader, _GATE)
             os.chdir("/")

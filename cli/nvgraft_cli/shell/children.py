@@ -1,4 +1,4 @@
-"""Wait for a child that does the work of this process."""
+"""Wait for a child that does the work of this process, and prepare one for another program."""
 
 from __future__ import annotations
 
@@ -48,6 +48,15 @@ def wait_for(pid: int) -> int:
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)
+
+
+def restore_signals(*others: signal.Signals) -> None:
+    """Give the signals that Python ignores, and ``others``, their default action.
+
+    Call it before another program is executed, which would go on ignoring them.
+    """
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, *others):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def adopt_orphans() -> None:

@@ -10,6 +10,7 @@ import os
 import sys
 
 from nvgraft.base._os import signal
+from nvgraft_cli.shell import children
 
 #: The choices of --color.
 WHEN = ("auto", "always", "never")
@@ -139,8 +140,7 @@ def _become(command: str, reader: int) -> None:
         poll.register(0, select.POLLIN)
         if not any(events & select.POLLIN for _, events in poll.poll()):
             os._exit(0)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)  # Python ignores them
+        children.restore_signals()
         for name, value in _PAGER_SETTINGS.items():
             os.environ.setdefault(name, value)
         os.execvp("sh", ["sh", "-c", command])  # noqa: S606 - the user's own pager

@@ -8,10 +8,9 @@ import contextlib
 import json
 import os
 import shlex
-import signal
 from typing import TYPE_CHECKING
 
-from nvgraft_cli.shell import logs, nodes, terminal
+from nvgraft_cli.shell import children, logs, nodes, terminal
 from nvgraft_cli.shell.arguments import add_format, add_node, source
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import is_simulated_host, print_document
@@ -287,9 +286,7 @@ def _failures(host: "Host", path: str, fail: list[str]) -> "list[HostFailure]":
 
 def _execute(command: list[str], directory: str) -> int:
     """Become COMMAND, in the caller's directory if it exists on the simulated host."""
-    # Python ignores these signals, and exec would keep that.
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
+    children.restore_signals()
     try:
         os.chdir(directory)
     except OSError:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from nvgraft.system import syscalls
+from nvgraft_cli.shell import children
 
 _LEND, _TAKE_BACK = b"l", b"t"
 _NO_SHELL = 127
@@ -156,8 +157,7 @@ def _become_shell(
     terminal: LentTerminal | None,
 ) -> NoReturn:
     try:
-        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
+        children.restore_signals(signal.SIGINT)
         if terminal is None:
             os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         become()

@@ -49,14 +49,10 @@ class Originals:
         self._libraries = [
             root + path for path in host.files if data.library_of(path, host) == data.CUDA
         ]
-        found = [
-            _digest_at(directory, path) for directory in rootfs for path in self._programs
-        ]  # fmt: skip
+        found = [_digest_at(directory, path) for directory in rootfs for path in self._programs]
         found += [
-            _digest_at("/", root + path)
-            for path in host.files
-            if os.path.basename(path) == _SMI
-        ]  # fmt: skip
+            _digest_at("/", root + path) for path in host.files if os.path.basename(path) == _SMI
+        ]
         self._digests = frozenset(filter(None, found))
 
     def look(
@@ -88,9 +84,7 @@ class Originals:
         ours = {_identity(path) for path in self._libraries} - {None}
         with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             points = [mount.point for mount in parse_mountinfo(file.read())]
-        return frozenset(
-            point for point in points if _identity(f"/proc/{pid}/root{point}") in ours
-        )  # fmt: skip
+        return frozenset(point for point in points if _identity(f"/proc/{pid}/root{point}") in ours)
 
 
 def _identity(path: str) -> tuple[int, int] | None:
