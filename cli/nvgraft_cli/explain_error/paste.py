@@ -30,7 +30,8 @@ _ESCAPED_SPACE = re.compile(r"(?<!\\)\\+([nrt])")
 _ESCAPED_QUOTE = re.compile(r"(?<!\\)\\+([\"'`/])")
 _ENTITY = re.compile(r"&(quot|apos|lt|gt|amp|#34|#39|#x27|nbsp);")
 _ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "apos": "'", "#39": "'", "#x27": "'", "nbsp": " "}
-_COMPOSE = re.compile(r"^[\w.-]{1,64} +\| ?", re.MULTILINE)
+#: What docker compose puts before each line; nvidia-docker 1 writes its own name so.
+_COMPOSE = re.compile(r"^(?!nvidia-docker(?:-plugin)? \| \d)[\w.-]{1,64} +\| ?", re.MULTILINE)
 #: Control characters, frames that programs draw around messages, and all spaces but " ".
 _BLANK = r"\x00-\x09\x0b-\x1f\x7f-\xa0\u2000-\u200b\u2500-\u259f\u3000\ufeff\ufffd"
 _SPACE = re.compile(rf"[ {_BLANK}]{{2,}}|[{_BLANK}]")
