@@ -557,6 +557,12 @@ def test_a_file_of_windows_is_read(encoding: str) -> None:
     ]
 
 
+def counted(piece: str, length: int) -> str:
+    """Return ``piece`` over and over, with a number now and then: not the same all along."""
+    several = piece * (2000 // len(piece) + 1)
+    return "".join(f"{several}{number:x} " for number in range(length // len(several) + 1))
+
+
 def test_long_hostile_text_takes_no_time() -> None:
     """Patterns are linear in a block of near misses; one that backtracks would take minutes."""
     phrases = [phrase for row in ROWS for phrase in row["says"]]
@@ -566,7 +572,7 @@ def test_long_hostile_text_takes_no_time() -> None:
         " ".join(phrases),
         "nvidia " + " ".join(reversed(phrases)),
     ):
-        analyse(piece * ((1 << 18) // len(piece)))
+        analyse(counted(piece, 1 << 18))
 
 
 class _Counting:
@@ -582,7 +588,7 @@ class _Counting:
 def test_a_long_line_is_searched_for_a_complaint_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a long line names programs, it is searched once for words of an error."""
     phrases = " ".join(phrase for layer in known().layers for phrase in layer.says)
-    for line in ("nvgraft: " * 20_000, f"{phrases} " * 60):
+    for line in (counted("nvgraft: ", 180_000), counted(f"{phrases} ", 240_000)):
         counting = _Counting()
         monkeypatch.setattr("nvgraft_cli.explain_error.analysis._COMPLAINT", counting)
         analyse(line)
@@ -610,6 +616,21 @@ def test_a_message_anywhere_in_a_long_log_is_found() -> None:
         text = "y" * before + f"\n{MISMATCH}\n" + "a line that says nothing\n" * 30_000
         assert ids(text) == ["driver-upgraded"]
     assert max(map(len, blocks("z" * (1 << 20)))) < 1 << 19
+
+
+@pytest.mark.parametrize("piece", ["y", "cuda error: ", "permission denied\n", "x" * 1900 + "\n"])
+def test_of_a_piece_that_is_repeated_only_some_are_read(piece: str) -> None:
+    """Of a text that says the same over and over only a little is read, in whole pieces, and what
+    stands between and behind is found.
+    """
+    many = piece * ((5 << 20) // len(piece))
+    (block,) = blocks(f"{many}\n{MISMATCH}\n{many}\nexit status 1")
+    assert len(block) < 1 << 15
+    assert MISMATCH in block
+    assert block.endswith("exit status 1")
+    left = block.replace(MISMATCH, "").removesuffix("exit status 1").replace("\n", "")
+    assert left.replace(piece.strip(), "").strip() == ""
+    assert ids(f"{many}\n{MISMATCH}\n{many}") == ["driver-upgraded"]
 
 
 def test_a_plain_text_has_one_space_for_many() -> None:

@@ -17,6 +17,10 @@ _INDENTED = 8
 _CONTINUED = re.compile(r"[a-z]\w*(?: |$)")
 _QUOTING = re.compile(r"^(?:[>│|] ?)+", re.MULTILINE)
 
+#: Characters of one piece of text that is repeated, and of the repetitions that are read.
+_PIECE = 1 << 11
+_REPEATED = 1 << 13
+
 #: Characters of a block, and those that a block repeats of the one before.
 _BLOCK = 1 << 18
 _OVERLAP = 1 << 12
@@ -78,6 +82,7 @@ def readings(text: str) -> Iterator[str]:
 
 def blocks(text: str) -> Iterator[str]:
     """Yield ``text`` in plain blocks that end with a line where they can."""
+    text = _shortened(text)
     start = 0
     while start < len(text):
         end = start + _BLOCK
@@ -85,6 +90,37 @@ def blocks(text: str) -> Iterator[str]:
             end = text.rfind("\n", end - _OVERLAP, end) + 1 or end
         yield plain(text[max(0, start - _OVERLAP) : end])
         start = end
+
+
+def _shortened(text: str) -> str:
+    """Return ``text`` without most of the repetitions of a piece that is repeated over and over.
+
+    Only whole pieces are left out, so that what remains reads as before.
+    """
+    parts: list[str] = []
+    done = at = 0
+    while at + _REPEATED < len(text):
+        piece = text.find(text[at : at + _PIECE], at + 1, at + 2 * _PIECE) - at
+        run = _run(text, at, piece) if piece > 0 else 0
+        if run > _REPEATED:
+            parts.append(text[done : at + _REPEATED // 2 // piece * piece])
+            done = at + (run - _REPEATED // 2) // piece * piece
+            at += run
+        else:
+            at += _REPEATED // 2
+    return "".join([*parts, text[done:]])
+
+
+def _run(text: str, at: int, piece: int) -> int:
+    """Return for how many characters from ``at`` the first ``piece`` of them are repeated."""
+    run, step = piece, piece
+    while step:
+        end = at + run + step
+        if end <= len(text) and text[at + run : end] == text[at + run - piece : end - piece]:
+            run, step = run + step, step * 2
+        else:
+            step //= 2
+    return run
 
 
 def plain(text: str) -> str:
