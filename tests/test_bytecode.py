@@ -9,6 +9,7 @@ from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
 from typing import Any
 
+import _prctl
 import prctl
 import pytest
 
@@ -33,13 +34,14 @@ startup.load("look")
 startup.load("apply")
 import nvgraft.hook, nvgraft.plan.planner, nvgraft.graft, nvgraft.apply.executor
 import nvgraft.apply.undo as undo, nvgraft_specs.names as names
-built_in = [name for name in imported if name in sys.builtin_module_names]
+files = {{name: str(getattr(sys.modules[name], "__file__", "")) for name in imported}}
+compiled = [name for name, file in files.items() if not file.endswith(".py")]
 import json
 imported = [name for name in imported if name.startswith("nvgraft")]
 place = undo.UndoLog.add.__code__.co_filename
 print(json.dumps([
     imported, names.ALL, undo.__file__, undo.__package__, nvgraft.apply.__path__, place,
-    nvgraft.apply.undo is undo, built_in,
+    nvgraft.apply.undo is undo, compiled,
 ]))
 """
 
@@ -55,6 +57,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
             library / name,
             ignore=shutil.ignore_patterns("__pycache__", "models"),
         )
+    shutil.copy(_prctl.__file__, library)  # the installer brings it
     pack.compile_tree(str(directory), str(directory))
     pack.pack_groups(str(library), str(library))
     shutil.copytree(library, directory / "copy")
@@ -83,7 +86,7 @@ def test_a_start_imports_packed_modules_only(library: Path) -> None:
     """The hook loads everything for a container from three files, except the module that opens
     them.
     """
-    imported, _, file, package, directories, place, same, built_in = start(library)
+    imported, _, file, package, directories, place, same, compiled = start(library)
     assert imported == ["nvgraft", "nvgraft.startup"]
     assert (file, package, directories) == (
         f"{library}/nvgraft/apply/undo.py",
@@ -92,7 +95,14 @@ def test_a_start_imports_packed_modules_only(library: Path) -> None:
     )
     assert place == f"{library}/nvgraft/apply/undo.py"
     assert same
-    assert built_in == []  # errno and others, which need no finder
+    assert compiled == []  # errno, _ctypes and others, which need no finder
+
+
+def test_a_shared_library_that_has_moved_is_imported(library: Path) -> None:
+    """The import statement finds a module of compiled C that is not where it was when packed."""
+    (library / Path(_prctl.__file__).name).unlink()
+    imported, *_, compiled = start(library)
+    assert (imported, compiled) == (["nvgraft", "nvgraft.startup"], ["_prctl"])
 
 
 def test_an_edited_source_counts_once_the_packed_files_are_removed(library: Path) -> None:
@@ -274,6 +284,17 @@ def test_sources_outside_of_the_engine_keep_all(tmp_path: Path) -> None:
     program += "import model\nprint(model.__doc__, model.__annotations__)"
     done = subprocess.run([sys.executable, "-ISB", "-c", program], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("Text. {'x': <class 'int'>}\n", "")
+
+
+def test_functions_have_no_qualified_names() -> None:
+    """A method's qualified name would be a further text of each function; only its name is kept."""
+    source = b"class K:\n    def f(self):\n        return [lambda: 1]\n"
+    code = pack.plain(compile(pack.bare(source), "bare.py", "exec"))
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    method = namespace["K"].f
+    assert (method.__name__, method.__qualname__) == ("f", "f")
+    assert method(None)[0].__qualname__ == "<lambda>"
 
 
 def test_a_traceback_has_the_source_s_line_numbers() -> None:

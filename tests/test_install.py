@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,12 @@ def test_the_closure_follows_requirements_but_not_extras(tmp_path: Path) -> None
     distribution(tmp_path, "extra_thing")
     closure: list[importlib.metadata.Distribution] = install.closure(str(tmp_path), ["top"])
     assert [item.metadata["Name"] for item in closure] == ["leaf", "mid.dle", "Top"]
+
+
+def test_no_module_beside_the_engine_has_a_name_of_the_standard_library() -> None:
+    """The engine's directory is searched first; a module of the same name would be loaded there."""
+    modules = {name for names in install.HOOK_MODULES.values() for name in names}
+    assert not {"nvgraft", "nvgraft_specs", *modules} & sys.stdlib_module_names
 
 
 def test_a_failed_swap_brings_the_old_installation_back(tmp_path: Path) -> None:

@@ -495,22 +495,23 @@ def install(
     finally:
         shutil.rmtree(stage, ignore_errors=True)
     hook, cli = f"{final}/hook", f"{final}/cli"
-    append = f'append("{hook}")'
+    # Before the standard library's directories, which need not be searched for the engine.
+    first = f'insert(0, "{hook}")'
     both = f'extend(("{hook}", "{cli}"))'
     all_three = f'extend(("{hook}", "{cli}", "{final}/plugin"))'
     called = "raise SystemExit(main())"
     plugin_program = (DEVICE_PLUGIN, all_three, "", "nvgraft_device_plugin.main", "main", called)
     for name, extend, group, module, function, call in (
-        (HOOK, append, "hook", "nvgraft.hook", "run", "run(sys.argv)"),
+        (HOOK, first, "hook", "nvgraft.hook", "run", "run(sys.argv)"),
         (
             "nvgraft-runtime",
-            append,
+            first,
             "runtime",
             "nvgraft.runtime",
             "main",
             "raise SystemExit(main(sys.argv))",
         ),
-        (CDI_HOOK, append, "cdi-hook", "nvgraft.cdi_hook", "run", "run(sys.argv)"),
+        (CDI_HOOK, first, "cdi-hook", "nvgraft.cdi_hook", "run", "run(sys.argv)"),
         ("nvgraft", both, "", "nvgraft_cli.shell.main", "main", called),
         *([plugin_program] if with_plugin else []),
     ):

@@ -9,6 +9,7 @@ import importlib.util
 import marshal
 import os
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,8 +26,8 @@ _PIECE = 120 << 10
 #: elsewhere.
 _ENGINE = "hook/nvgraft"
 
-#: A packed module: name, whether it is a package, source below the directory, code; the last two
-#: are empty for a module of the interpreter's program.
+#: A packed module: name, whether it is a package, source below the directory, code. One of compiled
+#: C has the path of its shared library and no code; one of the interpreter's program has neither.
 _Module = tuple[str, bool, str, CodeType | None]
 
 #: The text for people who find the packed files, or wonder why an edited module has no effect.
@@ -54,10 +55,20 @@ def compile_tree(stage: str, final: str) -> None:
 def compile_source(path: Path, shown: str, *, bare_source: bool) -> CodeType:
     """Return the code of a source; tracebacks name it ``shown``.
 
-    :param bare_source: compile the result of :func:`bare`.
+    :param bare_source: compile the result of :func:`bare`, and make it :func:`plain`.
     """
     source = path.read_bytes()
-    return compile(bare(source) if bare_source else source, shown, "exec", dont_inherit=True)
+    if bare_source:
+        return plain(compile(bare(source), shown, "exec", dont_inherit=True))
+    return compile(source, shown, "exec", dont_inherit=True)
+
+
+def plain(code: CodeType) -> CodeType:
+    """Return ``code`` with the name of each function in the place of its qualified name, which is a
+    text of its own and tells nothing to a program that runs.
+    """
+    constants = [plain(item) if isinstance(item, CodeType) else item for item in code.co_consts]
+    return code.replace(co_consts=tuple(constants), co_qualname=code.co_name)
 
 
 def write_pyc(path: Path, code: CodeType) -> None:
@@ -93,8 +104,8 @@ def pack_groups(directory: str, final: str) -> None:
 
 
 def _module(directory: str, final: str, name: str, source: str) -> _Module:
-    if not source:
-        return name, False, "", None
+    if not source.endswith(".py"):
+        return name, False, source.replace(f"{directory}/", f"{final}/", 1), None
     path = Path(directory, source)
     code = compile_source(path, f"{final}/{source}", bare_source=True)
     return name, path.name == "__init__.py", source, code
@@ -117,13 +128,14 @@ def _pieces(modules: list[_Module]) -> Iterator[bytes]:
 
 def add_module(directory: str, name: str, order: dict[str, str], seen: set[str]) -> None:
     """Add the module ``name`` with its source to ``order``, after our modules that it imports at
-    the top, and those of the interpreter's program.
+    the top, and those of compiled C.
 
     :param seen: names that are skipped; ``name`` is added to them.
     """
-    if name in sys.builtin_module_names and name not in seen:
+    library = _library(directory, name)
+    if library is not None and name not in seen:
         seen.add(name)
-        order[name] = ""
+        order[name] = library
         return
     place = name.replace(".", "/")
     source = next(
@@ -139,7 +151,7 @@ def add_module(directory: str, name: str, order: dict[str, str], seen: set[str])
     seen.add(name)
     if "." in name:
         add_module(directory, name.rpartition(".")[0], order, seen)
-    for node in ast.parse(Path(directory, source).read_bytes()).body:
+    for node in _statements(ast.parse(Path(directory, source).read_bytes())):
         if isinstance(node, ast.ImportFrom) and node.module:
             add_module(directory, node.module, order, seen)
             for alias in node.names:
@@ -148,6 +160,24 @@ def add_module(directory: str, name: str, order: dict[str, str], seen: set[str])
             for alias in node.names:
                 add_module(directory, alias.name, order, seen)
     order[name] = source
+
+
+def _statements(program: ast.Module) -> Iterator[ast.stmt]:
+    """Yield the statements at the top of a program, and those that it tries there."""
+    for node in program.body:
+        yield from node.body if isinstance(node, ast.Try) else (node,)
+
+
+def _library(directory: str, name: str) -> str | None:
+    """Return the path of the module ``name`` of the standard library or of python-prctl if that is
+    compiled C, empty for one of the interpreter's program; otherwise None.
+    """
+    if name in sys.builtin_module_names:
+        return ""
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    places = (directory, sysconfig.get_config_var("DESTSHARED"))
+    paths = (f"{place}/{name}{suffix}" for place in places)
+    return next((path for path in paths if os.path.isfile(path)), None)
 
 
 def bare(source: bytes) -> ast.Module:

@@ -17,7 +17,8 @@ loads every module from its source.
 ``nvgraft_cli.install.pack`` writes the files. A file has the interpreter's magic number and any
 number of pieces. A piece has its length in four bytes, the low one first, and a list of modules in
 the format of marshal: name, whether it is a package, the path of its source, and its code, compiled
-without docstrings and annotations. A module without code is one of the interpreter's program.
+without docstrings, annotations and qualified names of functions. A module without code is compiled
+C: its path is that of a shared library, or empty for one of the interpreter's program.
 Pieces have about 120 KiB, so that each one is read into the memory of the one before: new memory
 costs a page fault for each 4 KiB.
 """
@@ -143,13 +144,20 @@ def load(group: str) -> None:
         os.close(fd)
 
 
-def _load_built_in(name: str) -> None:
-    """Load a module of the interpreter's program, for which an import statement would take a lock
-    and ask each finder. Where it is a file, the import statement loads it.
+def _load_compiled(name: str, library: str) -> None:
+    """Load a module of compiled C, for which an import statement would take a lock and ask each
+    finder. Where it has moved since the installation, the import statement loads it.
+
+    :param library: path of the shared library; empty for a module of the interpreter's program.
     """
-    module = _imp.create_builtin(ModuleSpec(name, None))
+    specification = ModuleSpec(name, None, origin=library)
+    try:
+        create = _imp.create_dynamic if library else _imp.create_builtin
+        module = create(specification)
+    except ImportError:
+        return
     if module is not None:
-        _imp.exec_builtin(module)
+        (_imp.exec_dynamic if library else _imp.exec_builtin)(module)
         module.__spec__ = _SPECIFICATION
         sys.modules[name] = module
 
@@ -161,7 +169,7 @@ def _run(library: str, modules: list[tuple[str, bool, str, CodeType | None]]) ->
         if name in loaded:
             continue
         if code is None:
-            _load_built_in(name)
+            _load_compiled(name, source)
             continue
         path = f"{library}/{source}"
         module = kind(name)
