@@ -75,13 +75,14 @@ def test_rows_are_well_formed() -> None:
     """Rows have known keys and values, their groups exist, and commands of nvgraft exist."""
     required = {"id", "stage", "says", "cause", "next"}
     keys = required | {"failure", "fixed_by", "pattern", "cuda", "nvml", "symptom", "otherwise"}
-    keys |= {"hides", "hints", "on"}
+    keys |= {"hides", "hints", "on", "passing"}
     shared = DATA["host"]["steps"]
     names = {row["id"] for row in ROWS}
     assert len({row["id"] for row in ROWS}) == len(ROWS)
     for row in ROWS:
         assert required <= set(row) <= keys
         assert row["stage"] in STAGES
+        assert row.get("passing", "note") in ("note", "warning")
         assert set(row.get("hides", ())) <= names - {row["id"]}
         assert row.get("failure", "rootless") in {failure.id for failure in FAILURES}
         assert row.get("fixed_by", "node") in errors.FIXED_BY
@@ -487,6 +488,33 @@ def test_causes_come_before_their_symptoms(capsys: Captured) -> None:
     symptom = 'level=INFO source=gpu.go:392 msg="no compatible GPUs were discovered"'
     assert ids(symptom) == ["ollama-no-gpu"]
     assert ids(f"{symptom}\ncuda driver library init failure: 999") == ["cuda-unknown"]
+
+
+def test_what_ended_a_program_comes_before_what_it_only_warned_of() -> None:
+    """A program that found no GPU and went on is explained only where nothing else ended it."""
+    warning = "I cudart_stub.cc:28] Could not find cuda drivers on your machine, GPU is not used"
+    assert ids(warning) == ["torch-no-driver"]
+    assert ids(f"{warning}\nRuntimeError: that went wrong") == ["torch-no-driver"]
+    for end in (
+        "ModuleNotFoundError: No module named 'pandas'",
+        "OSError: [Errno 28] No space left on device: '/models/a'",
+        "OSError: [Errno 98] Address already in use",
+        'FATAL: password authentication failed for user "app"',
+        "Killed",
+    ):
+        analysis = analyse(f"{warning}\n{end}")
+        assert analysis.meanings == ()
+        assert analysis.general
+    assert "cuda-unknown" in ids(f"{warning}\ncuInit failed: 999\nAddress already in use")
+
+
+def test_a_note_is_told_only_where_it_is_what_the_paste_is_about() -> None:
+    """A note is explained where it stands alone, not beside a complaint or in a long log."""
+    note = "TF-TRT Warning: Could not find TensorRT"
+    twice = f"E cuda_blas.cc] Unable to register cuBLAS factory: registered already\n{note}"
+    assert ids(note) == ids(twice) == ["frameworks-note"]
+    assert ids(f"{note}\nValueError: no such optimizer") == []
+    assert ids(note + "\na line that says nothing" * 20) == []
 
 
 def test_several_errors_are_ranked_and_few(capsys: Captured) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 
-from nvgraft_cli.explain_error.known import WORD, KnownError, Layer, filled, known
+from nvgraft_cli.explain_error.known import WORD, KnownError, Layer, Word, filled, known
 from nvgraft_cli.explain_error.paste import blocks, lower, readings
 from nvgraft_specs.checks import FAILURES
 
@@ -40,6 +40,8 @@ _REACH = 600
 #: Places of one phrase, and numbers, that are looked at in a block.
 _TRIES = 20
 _NUMBERS = 200
+#: Lines of a paste that may be about a note; a longer one is about something else.
+_FEW = 12
 #: Characters of an unknown message that are quoted, and general meanings that are told of it.
 _QUOTED = 300
 _GENERAL = 2
@@ -149,6 +151,7 @@ class _Reading:
 
     :ivar complaint: the last block with words of an error.
     :ivar of_gpus: whether any block names a GPU or its driver.
+    :ivar lines: the lines of all blocks.
     """
 
     meanings: dict[str, tuple[KnownError, Meaning]] = field(default_factory=dict)
@@ -157,6 +160,7 @@ class _Reading:
     detail: str = ""
     complaint: str = ""
     of_gpus: bool = False
+    lines: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +187,7 @@ class _Text:
 def analyse(text: str) -> Analysis:
     """Analyse a paste. Errors that are not known are not guessed."""
     reading = min(map(_reading, readings(text)), key=_place)
-    meanings = _ranked(list(reading.meanings.values()))
+    meanings = () if _in_passing(reading) else _ranked(list(reading.meanings.values()))
     innermost, speaker = ("", None) if meanings else _innermost(reading.complaint)
     return Analysis(
         tuple(
@@ -208,6 +212,23 @@ def _reading(text: str) -> _Reading:
     return reading
 
 
+def _in_passing(reading: _Reading) -> bool:
+    """Return whether the rows that were found are lines after which a program goes on, and the
+    paste is about something else: another line says what ended the program, or it is a long log.
+    """
+    kinds = {row.passing for row, _ in reading.meanings.values()}
+    if not kinds or "" in kinds:
+        return False
+    notes = kinds == {"note"}
+    if notes and reading.lines > _FEW:
+        return True
+    line = _last_telling(reading.complaint)
+    small = lower(line)
+    if not line or any(_hits(line, small, cache(lambda: _contexts(small)))):
+        return False
+    return notes or any(word.ends for word, _ in _words_of(line))
+
+
 def _checks(speaker: Layer | None, *, of_gpus: bool) -> tuple[str, ...]:
     """Return the checks that separate the most causes; none where nothing speaks of a GPU."""
     place = speaker.place if speaker else ""
@@ -227,6 +248,7 @@ def _place(reading: _Reading) -> tuple[int, int]:
 def _read(block: str, reading: _Reading) -> None:
     """Add what ``block`` shows to ``reading``."""
     small = lower(block).replace("\n", " ")
+    reading.lines += block.count("\n") + 1
     causes = [pair for pair in reading.meanings.values() if not pair[0].symptom]
     if len(_ranked(causes)) < MOST:
         _read_rows(block, small, reading)
@@ -390,14 +412,10 @@ def _ranked(found: list[tuple[KnownError, Meaning]]) -> tuple[Meaning, ...]:
 
 def _innermost(block: str) -> tuple[str, Layer | None]:
     """Return the innermost message of the last line that tells a cause, and who said it."""
-    lines = [
-        line
-        for line in block.split("\n")
-        if _COMPLAINT.search(line) and not _NOISE.search(lower(line))
-    ]
+    lines = _complaints(block)
     if not lines:
         return "", None
-    line = next((each for each in reversed(lines) if _tells(each)), lines[-1])
+    line = _last_telling(block)
     end, layer = _last_layer(line)
     if layer is None:
         layer = next((found for found in map(_speaker, reversed(lines)) if found), None)
@@ -405,6 +423,21 @@ def _innermost(block: str) -> tuple[str, Layer | None]:
     if logged := _LOGGED.findall(message):
         message = logged[-1]
     return (_TAIL.sub("", message) or line)[-_QUOTED:], layer
+
+
+def _complaints(block: str) -> list[str]:
+    """Return the lines that complain of something."""
+    return [
+        line
+        for line in block.split("\n")
+        if _COMPLAINT.search(line) and not _NOISE.search(lower(line))
+    ]
+
+
+def _last_telling(block: str) -> str:
+    """Return the last line that tells a cause, or complains at all, or ""."""
+    lines = _complaints(block)
+    return next((each for each in reversed(lines) if _tells(each)), lines[-1] if lines else "")
 
 
 def _tells(line: str) -> bool:
@@ -417,16 +450,22 @@ def _tells(line: str) -> bool:
 
 def _in_general(message: str) -> tuple[str, ...]:
     """Return what errno words, exit codes and signals in ``message`` mean in any error."""
+    found = (
+        filled(word.means, tuple(group for group in groups if group))
+        for word, groups in _words_of(message)
+    )
+    return tuple(islice(found, _GENERAL))
+
+
+def _words_of(message: str) -> Iterator[tuple[Word, tuple[str, ...]]]:
+    """Yield the words that mean something in any error, and their groups."""
     small = lower(message)
-    found: list[str] = []
     for word in known().general:
         if not any(phrase in small for phrase in word.says):
             continue
         match = word.regex.search(message) if word.regex else None
         if match or not word.regex:
-            groups = match.groups() if match else ()
-            found.append(filled(word.means, tuple(group for group in groups if group)))
-    return tuple(found[:_GENERAL])
+            yield word, match.groups() if match else ()
 
 
 def _speaker(line: str) -> Layer | None:

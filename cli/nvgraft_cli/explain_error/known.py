@@ -30,6 +30,7 @@ class KnownError:
     pattern: str
     numbers: tuple[tuple[str, int], ...]
     symptom: bool
+    passing: str
     hides: tuple[str, ...]
     hints: bool
     on: str
@@ -87,11 +88,13 @@ class Word:
     """What a word of the system, an exit code or a signal means in any error.
 
     :ivar regex: what decides where a phrase occurs, or None; ``means`` refers to its groups.
+    :ivar ends: whether it ends a program, whatever that found before.
     """
 
     says: tuple[str, ...]
     regex: re.Pattern[str] | None
     means: str
+    ends: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,7 @@ def known() -> Known:
                 tuple(row["says"]),
                 re.compile(row["pattern"], re.IGNORECASE) if "pattern" in row else None,
                 _bare(row["means"]),
+                row.get("ends", False),
             )
             for row in tables["general"]
         ),
@@ -175,6 +179,7 @@ def _row(row: dict[str, Any], steps: dict[str, str], surroundings: dict[str, str
         pattern=row.get("pattern", ""),
         numbers=tuple((of, number) for of in ("cuda", "nvml") for number in row.get(of, ())),
         symptom=row.get("symptom", False),
+        passing=row.get("passing", ""),
         hides=tuple(row.get("hides", ())),
         hints=row.get("hints", False),
         on=row.get("on", ""),

@@ -17,6 +17,9 @@ Keys of an ``[[error]]``:
 - ``cuda``, ``nvml``: error numbers of CUDA and of NVML that the row explains, however a program
   spells them (cuda.toml).
 - ``symptom``: true where another error in the same paste explains more.
+- ``passing``: ``note`` for a line that stops nothing, ``warning`` for one after which a program
+  goes on without a GPU. Such a row is left out where another line says what ended the program
+  (``ends`` in words.toml), and a note also in a long log and beside any other complaint.
 - ``on``: the context (tables.toml) that the paste has to name for this row.
 - ``hints``: true where the pattern also reads what nvgraft adds to its own errors behind `` | ``.
   Other rows do not see it.
