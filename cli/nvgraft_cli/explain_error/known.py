@@ -215,7 +215,7 @@ def filled(text: str, groups: tuple[str, ...]) -> str:
 
     def of(reference: re.Match[str]) -> str:
         index = int(reference[1]) - 1
-        group = groups[index].rstrip(":,;.\"'") if index < len(groups) else "it"
+        group = groups[index].rstrip(":,;.\"'\\") if index < len(groups) else "it"
         if not reference[2]:
             return group
         rows = known().tables[reference[2]]
