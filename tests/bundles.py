@@ -33,5 +33,13 @@ def make_bundle(
     return place
 
 
+def put(path: Path, data: bytes | str) -> Path:
+    """Write a file that everybody may execute, as programs and libraries of images are."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    path.chmod(0o755)
+    return path
+
+
 #: The variables of a container that asks for all GPUs and every driver capability.
 EVERYTHING = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all")

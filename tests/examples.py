@@ -27,6 +27,9 @@ def _library(soname: str, *needed: str) -> bytes:
     return shared_object(64, _MACHINE, soname, needed, None)
 
 
+#: The other libraries of glibc that the driver's libraries need.
+_PARTS = ("libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1")
+
 #: image -> file -> content
 FILES = {
     "training": {
@@ -34,10 +37,7 @@ FILES = {
             "/lib/x86_64-linux-gnu/:/usr/lib/x86_64-linux-gnu/:/lib/:/usr/lib/", "/etc/ld.so.cache"
         ),
         "lib/x86_64-linux-gnu/libc.so.6": _library("libc.so.6", "ld-linux-x86-64.so.2"),
-        **{
-            f"lib/x86_64-linux-gnu/{name}": _library(name, "libc.so.6")
-            for name in ("libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1")
-        },
+        **{f"lib/x86_64-linux-gnu/{name}": _library(name, "libc.so.6") for name in _PARTS},
         "usr/bin/python3": _program(
             "not a real Python: an example of nvgraft's guide", "/lib64/ld-linux-x86-64.so.2"
         ),
@@ -51,6 +51,7 @@ FILES = {
             f"/{_STORE}/lib/:/{_STORE}/lib64/", f"/{_STORE}/etc/ld.so.cache"
         ),
         f"{_STORE}/lib/libc.so.6": _library("libc.so.6", "ld-linux-x86-64.so.2"),
+        **{f"{_STORE}/lib/{name}": _library(name, "libc.so.6") for name in _PARTS},
         "bin/app": _program(
             "not a real program: an example of nvgraft's guide",
             f"/{_STORE}/lib/ld-linux-x86-64.so.2",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import hosts
-from bundles import make_bundle
+from bundles import make_bundle, put
 from documents import read_document
 from images import docker_save
 from nvgraft.base.errors import Refusal
@@ -109,8 +109,7 @@ class Setup:
             ]
         bundle = make_bundle(self.place / "b", *self.env, files=(), mounts=self.volumes)
         for name, data in self.files.items():
-            (bundle / "rootfs" / name).parent.mkdir(parents=True, exist_ok=True)
-            (bundle / "rootfs" / name).write_bytes(data)
+            put(bundle / "rootfs" / name, data)
         for name, target in self.links.items():
             (bundle / "rootfs" / name).parent.mkdir(parents=True, exist_ok=True)
             (bundle / "rootfs" / name).symlink_to(target)
@@ -386,7 +385,7 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
     ),
     "loader-missing": (
         _no_loader,
-        f"nvidia-smi needs the ELF interpreter {LOADER}, which the image lacks",
+        f"exec /usr/bin/app: no such file or directory (the image lacks its loader {LOADER}); lib",
     ),
     "soname-links-missing": (_no_link, "libnvidia-opticalflow.so.1 will not lead to libnvidia-"),
     "library-shadowed": (
@@ -671,9 +670,8 @@ def _old_libc(node: Node) -> None:
             script,
         ]
         subprocess.run(["gcc", "-o", str(path), *options], input=source, text=True, check=True)
-    smi = node.driver / "usr/bin/nvidia-smi"
-    smi.parent.mkdir()
-    smi.write_bytes(executable(X86, "x", ["libc.so.6"], None, LOADER))
+    smi = executable(X86, "x", ["libc.so.6"], None, LOADER)
+    put(node.driver / "usr/bin/nvidia-smi", smi)
     image["lib/x86_64-linux-gnu/libc.so.6"] = (node.driver / "old/libc.so.6").read_bytes()
 
 
@@ -1229,7 +1227,7 @@ def test_a_32_bit_program_needs_compat32(
         (_old_library, "This container starts, and its programs load /opt/old/libcuda.so.1 of "),
         (
             lambda setup: setup.files.pop(LOADER.lstrip("/")),
-            "This container starts, and CUDA does not load: libcuda.so.1: the image has no loader",
+            "This container does not start: exec /usr/bin/app: no such file or directory (the ima",
         ),
     ],
     ids=[
@@ -1360,6 +1358,18 @@ def test_a_refusal_that_no_check_explains_is_a_finding(setup: Setup, capsys: Cap
     code, results = run_doctor(setup, capsys)
     assert code == 1
     assert any(result["findings"] for result in results.values())
+
+
+def test_a_directory_in_the_place_of_the_loader_cache(setup: Setup, capsys: Captured) -> None:
+    """The hook replaces no directory: the container does not start, and the fix names it."""
+    setup.files["etc/ld.so.cache/x"] = b""
+    found = _fixes(setup, capsys)
+    assert found == ["the loader cache was not written: /etc/ld.so.cache: not a regular file"]
+
+
+def _fixes(setup: Setup, capsys: Captured) -> list[str]:
+    _, results = run_doctor(setup, capsys)
+    return [finding["fix"] for result in results.values() for finding in result["findings"]]
 
 
 def test_musl_is_named(setup: Setup, capsys: Captured) -> None:

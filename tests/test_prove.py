@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bundles import EVERYTHING, make_bundle
+from bundles import EVERYTHING, make_bundle, put
 from documents import read_document
 from images import docker_save
 from nvgraft_cli.case.processor import read_isa_level
@@ -37,6 +37,10 @@ def library(soname: str, *needed: str) -> bytes:
     return shared_object(64, X86, soname, needed, None)
 
 
+#: The other libraries of glibc that libcuda needs.
+PARTS = ("libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
+
+
 def image(
     *extra: tuple[str, bytes], libs: str = "lib/x86_64-linux-gnu", directories: bytes = DEBIAN
 ) -> dict[str, bytes]:
@@ -45,6 +49,7 @@ def image(
         "usr/bin/app": executable(X86, "x", ["libc.so.6"], None, LOADER),
         LOADER.lstrip("/"): loader(directories),
         f"{libs}/libc.so.6": library("libc.so.6", "ld-linux-x86-64.so.2"),
+        **{f"{libs}/{name}": library(name) for name in PARTS},
         **({"etc/debian_version": b"12\n"} if "gnu" in libs else {}),
         **dict(extra),
     }
@@ -53,8 +58,7 @@ def image(
 def bundle(place: Path, files: dict[str, bytes], *env: str) -> str:
     made = make_bundle(place, *EVERYTHING, *env, files=())
     for name, data in files.items():
-        (made / "rootfs" / name).parent.mkdir(parents=True, exist_ok=True)
-        (made / "rootfs" / name).write_bytes(data)
+        put(made / "rootfs" / name, data)
     config = json.loads((made / "config.json").read_text())
     config["process"]["args"] = ["app"]
     config["process"]["env"] = ["PATH=/usr/bin", *config["process"]["env"][1:]]
@@ -121,7 +125,7 @@ def test_an_image_whose_loader_searches_other_directories(tmp_path: Path, capsys
         interp.lstrip("/"): loader(
             f"/{store}/lib/\0/{store}/lib64/\0".encode(), f"/{store}/etc/ld.so.cache"
         ),
-        f"{store}/lib/libc.so.6": library("libc.so.6"),
+        **{f"{store}/lib/{name}": library(name) for name in ("libc.so.6", *PARTS)},
     }
     code, (proof,) = run_prove(capsys, "--bundle", bundle(tmp_path / "b", files))
     assert (code, proof["verdict"]) == (1, "no")
@@ -327,6 +331,35 @@ def test_the_hosts_processor_decides_the_subdirectories(
     assert (proof["verdict"], proof["unknown"]) == (("yes", []) if level else ("unknown", facts))
 
 
+def test_doctor_warns_of_a_level_that_is_not_recorded(tmp_path: Path, capsys: Captured) -> None:
+    """A file that is loaded if the processor has a level is a warning, and part of the verdict."""
+    place = "opt/lib/glibc-hwcaps/x86-64-v4/libcuda.so.1"
+    files = image((place, library("libcuda.so.1")))
+    files[LOADER.lstrip("/")] += HWCAPS
+    path = bundle(tmp_path / "b", files, "LD_LIBRARY_PATH=/opt/lib")
+    main(["doctor", "--bundle", path, "--host", "runfile-a10x2", "--format", "json"])
+    document = json.loads(capsys.readouterr().out)
+    fact = f"whether the host's processor has level x86-64-v4; if it has, /{place} is loaded"
+    found = {result["id"]: result["findings"] for result in document["results"]}
+    (finding,) = found["library-shadowed"]
+    assert finding["level"] == "warning"
+    assert fact in finding["message"]
+    assert fact in document["verdict"]
+
+
+@pytest.mark.parametrize("features", ["-AVX512F", ""])
+def test_tunables_that_take_features_make_levels_unknown(
+    features: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """Without features a processor has a lower level; which one is not computed."""
+    place = "opt/lib/glibc-hwcaps/x86-64-v3/libcuda.so.1"
+    files = image((place, library("libcuda.so.1")))
+    files[LOADER.lstrip("/")] += HWCAPS
+    tunables = f"GLIBC_TUNABLES=glibc.cpu.hwcaps={features}" if features else "A=B"
+    path = bundle(tmp_path / "b", files, "LD_LIBRARY_PATH=/opt/lib", tunables)
+    assert run_prove(capsys, "--bundle", path)[0] == (0 if features else 4)
+
+
 def test_an_unrecorded_processor_has_the_level_of_all_servers(
     tmp_path: Path, capsys: Captured
 ) -> None:
@@ -486,17 +519,22 @@ def test_a_loader_without_a_known_cache_is_not_assumed_to_read_one(
     )
 
 
-def test_platform_in_a_search_path_is_unknown(tmp_path: Path, capsys: Captured) -> None:
-    """A search path with $PLATFORM is unknown, because its value depends on the processor."""
+def test_platform_in_a_search_path(tmp_path: Path, capsys: Captured) -> None:
+    """$PLATFORM is the architecture. A directory for some of Intel's processors is unknown."""
     path = bundle(
         tmp_path / "b",
         image(("opt/lib/libx.so.1", library("libx.so.1"))),
         "LD_LIBRARY_PATH=/opt/$PLATFORM:/opt/lib",
     )
+    place = tmp_path / "b/rootfs/opt"
     _, (proof,) = run_prove(capsys, "libx.so.1", "--bundle", path)
-    assert (proof["verdict"], proof["unknown"]) == (
-        "unknown",
-        ["the value of $PLATFORM in /opt/$PLATFORM"],
+    assert (proof["verdict"], proof["file"]["path"]) == ("yes", "/opt/lib/libx.so.1")
+    put(place / "x86_64/libx.so.1", library("libx.so.1"))
+    put(place / "haswell/libx.so.1", library("libx.so.1"))
+    _, (proof,) = run_prove(capsys, "libx.so.1", "--bundle", path)
+    assert (proof["file"]["path"], proof["unknown"]) == (
+        "/opt/x86_64/libx.so.1",
+        ["the value of $PLATFORM in /opt/$PLATFORM: with some processors of Intel haswell"],
     )
 
 

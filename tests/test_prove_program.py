@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from bundles import put
 from nvgraft_cli.shell.main import main
-from nvgraft_cli.simulate.stubs import executable
+from nvgraft_cli.simulate.stubs import Loading, executable
 from test_prove import LOADER, X86, Captured, bundle, image, library, run_prove
 
 ELF = executable(X86, "x", ["libc.so.6"], None, LOADER)
@@ -109,6 +110,8 @@ def test_what_starts_a_program_gives_it_variables(
         ("export LD_LIBRARY_PATH=$(uname -m)/x", False),
         ("export LD_LIBRARY_PATH=/opt/x:$(uname -m)", True),
         ("LD_LIBRARY_PATH=/opt/x", False),
+        ("HOME=/opt; [ -d ~/x ] && export LD_LIBRARY_PATH=~/x", True),
+        ("HOME=/opt; export LD_LIBRARY_PATH='~/x'", False),
         ("export A=$A$A$PLACE\n" * 500, False),
     ],
 )
@@ -118,7 +121,7 @@ def test_an_entry_point_exports_variables(
     """What a script exports for certain before it becomes its arguments counts."""
     path = made(tmp_path / "b", "PLACE=/opt", args=["/entry.sh", "app"])
     (tmp_path / "b/rootfs/bin").symlink_to("usr/bin")
-    (tmp_path / "b/rootfs/entry.sh").write_text(f'#!/bin/sh\n{line}\nexec "$@"\n')
+    put(tmp_path / "b/rootfs/entry.sh", f'#!/bin/sh\n{line}\nexec "$@"\n')
     assert run_prove(capsys, "--bundle", path)[0] == (4 if others else 0)
 
 
@@ -141,6 +144,38 @@ def test_a_program_with_more_rights_ignores_variables(
     assert code == (4 if no_new_privileges or mode == 0o755 else 0)
 
 
+@pytest.mark.parametrize("options", [["bind"], ["bind", "nosuid"]])
+def test_more_rights_on_a_volume(options: list[str], tmp_path: Path, capsys: Captured) -> None:
+    """A volume with the option nosuid takes the effect from the set-user-ID bit."""
+    user = {"uid": os.getuid() + 1, "gid": os.getgid() + 1}
+    path = made(
+        tmp_path / "b", "LD_LIBRARY_PATH=/opt/x", user=user, capabilities={}, args=["/srv/own"]
+    )
+    place = tmp_path / "b/rootfs/opt/app/bin"
+    (place / "own").chmod(0o4755)
+    config = json.loads(Path(path, "config.json").read_text())
+    mount = {"destination": "/srv", "type": "bind", "source": str(place), "options": options}
+    config["mounts"] = [mount]
+    Path(path, "config.json").write_text(json.dumps(config))
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if "nosuid" in options else 0)
+
+
+@pytest.mark.parametrize(("mode", "others"), [(0o4755, False), (0o755, True)])
+def test_a_program_with_more_rights_ignores_its_origin(
+    mode: int, others: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """A loader expands $ORIGIN of such a program to its own directories alone."""
+    user = {"uid": os.getuid() + 1, "gid": os.getgid() + 1}
+    path = made(tmp_path / "b", user=user, capabilities={}, args=["/opt/y/own"])
+    loading = Loading(runpath="$ORIGIN/../x")
+    own = put(
+        tmp_path / "b/rootfs/opt/y/own",
+        executable(X86, "x", ["libc.so.6"], None, LOADER, loading),
+    )
+    own.chmod(mode)
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if others else 0)
+
+
 def test_a_list_of_libraries_that_the_user_may_not_read(tmp_path: Path, capsys: Captured) -> None:
     """The loader ignores /etc/ld.so.preload if the program's user may not read it."""
     user = {"uid": os.getuid() + 1, "gid": os.getgid() + 1}
@@ -156,10 +191,86 @@ def test_a_program_that_nobody_may_execute_is_passed_over(tmp_path: Path, capsys
     """A search in PATH takes the first file that can be executed."""
     path = made(tmp_path / "b", "PATH=/opt/app/bin:/usr/bin", args=["own"])
     root = tmp_path / "b/rootfs"
-    (root / "usr/bin/own").write_bytes(ELF)
+    put(root / "usr/bin/own", ELF)
     assert run_prove(capsys, "--bundle", path)[1][0]["program"] == "/opt/app/bin/own"
-    (root / "usr/bin/own").chmod(0o755)
+    (root / "opt/app/bin/own").chmod(0o644)
     assert run_prove(capsys, "--bundle", path)[1][0]["program"] == "/usr/bin/own"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "file", "mode", "volume", "words"),
+    [
+        (["/opt/x/own"], "own", 0o644, (), 'exec: "/opt/x/own": permission denied (nobody may '),
+        (["own"], "own", 0o644, (), 'exec: "own": executable file not found in $PATH (/opt/x/own'),
+        (["/opt/x/own"], "own", 0o744, (), "the container's user may not execute it: its mode is"),
+        (["/opt/x"], "own", 0o755, (), 'exec: "/opt/x": permission denied (it is a directory)'),
+        (["/opt/x/run"], "own", 0o644, (), "exec /opt/x/run: permission denied (/opt/x/own: "),
+        (["/opt/x/own"], "own", 0o755, ("noexec",), "the volume /opt/x has the option noexec"),
+        (["/opt/x/own"], "own", 0o755, ("ro",), ""),
+        (["/opt/x/own"], "", 0o700, (), "the container's user may not search its directory"),
+    ],
+)
+def test_a_program_that_may_not_be_executed(
+    arguments: list[str],
+    file: str,
+    mode: int,
+    volume: tuple[str, ...],
+    words: str,
+    tmp_path: Path,
+    capsys: Captured,
+) -> None:
+    """Nothing loads in a container whose program the kernel refuses; doctor says so as well."""
+    user = {"uid": os.getuid() + 1, "gid": os.getgid() + 1}
+    path = made(tmp_path / "b", "PATH=/usr/bin:/opt/x", args=arguments, user=user, capabilities={})
+    place = tmp_path / "b/rootfs/opt/x"
+    put(place / "own", ELF)
+    put(place / "run", "#!/opt/x/own\n")
+    (place / "libcuda.so.1").unlink()
+    if volume:
+        config = json.loads(Path(path, "config.json").read_text())
+        mount = {"destination": "/opt/x", "type": "bind", "source": str(place)}
+        config["mounts"] = [mount | {"options": ["bind", *volume]}]
+        Path(path, "config.json").write_text(json.dumps(config))
+    (place / file).chmod(mode)
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    place.chmod(0o755)
+    assert code == (1 if words else 0)
+    if words:
+        assert words in proof["failures"][0]["words"]
+    (place / file).chmod(mode)
+    main(["doctor", "--bundle", path, "--host", "eks-t4"])
+    place.chmod(0o755)
+    verdict = capsys.readouterr().out.splitlines()[-1]
+    assert verdict.startswith("This container does not start: exec") is bool(words)
+
+
+def test_a_library_on_a_volume_without_the_right_to_execute(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """A loader cannot map code from a volume with the option noexec, and passes over nothing."""
+    path = made(tmp_path / "b", "LD_LIBRARY_PATH=/opt/x")
+    config = json.loads(Path(path, "config.json").read_text())
+    mount = {"destination": "/opt/x", "type": "bind", "source": f"{path}/rootfs/opt/x"}
+    config["mounts"] = [mount | {"options": ["bind", "noexec"]}]
+    Path(path, "config.json").write_text(json.dumps(config))
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert (code, proof["failures"][0]["words"]) == (
+        1,
+        "/opt/x/libcuda.so.1: failed to map segment from shared object (noexec)",
+    )
+
+
+def test_a_file_that_is_mounted_over_the_link_is_loaded(tmp_path: Path, capsys: Captured) -> None:
+    """The hook replaces no file that is mounted, so a volume on libcuda.so.1 hides the host's."""
+    path = made(tmp_path / "b")
+    place = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
+    config = json.loads(Path(path, "config.json").read_text())
+    source = f"{path}/rootfs/opt/x/libcuda.so.1"
+    mount = {"destination": place, "type": "bind", "source": source, "options": ["bind"]}
+    config["mounts"] = [mount]
+    Path(path, "config.json").write_text(json.dumps(config))
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert (code, proof["file"]["path"]) == (4, place)
 
 
 def test_older_subdirectories_of_a_loader(tmp_path: Path, capsys: Captured) -> None:
@@ -310,7 +421,7 @@ def test_a_program_that_the_kernel_does_not_start(
 ) -> None:
     """Nothing loads in a container whose program does not start; doctor says so as well."""
     path = made(tmp_path / "b", args=["/entry.sh"])
-    (tmp_path / "b/rootfs/entry.sh").write_bytes(text.encode())
+    put(tmp_path / "b/rootfs/entry.sh", text)
     code, (proof,) = run_prove(capsys, "--bundle", path)
     assert (code, proof["verdict"]) == (1, "no")
     assert f"exec /entry.sh: {words}" in proof["failures"][0]["words"]

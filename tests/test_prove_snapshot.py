@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bundles import EVERYTHING, make_bundle
+from bundles import EVERYTHING, make_bundle, put
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft.request.config import Config
 from nvgraft_cli.case.bundle import open_container
@@ -119,8 +119,7 @@ def bundle(place: Path, files: dict[str, bytes]) -> str:
     if f"{LIBS}/libc.so.6" in files:
         del ordinary["lib/x86_64-linux-gnu/libc.so.6"]
     for name, data in {**ordinary, **files}.items():
-        (made / "rootfs" / name).parent.mkdir(parents=True, exist_ok=True)
-        (made / "rootfs" / name).write_bytes(data)
+        put(made / "rootfs" / name, data)
     return str(made)
 
 

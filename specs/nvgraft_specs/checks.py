@@ -188,7 +188,7 @@ FAILURES = (
     ),
     Failure(
         "program-missing",
-        "the program of the container is not there",
+        "the program of the container is not there, or may not be executed",
         'exec: "nvidia-smi": executable file not found in $PATH',
     ),
     Failure(

@@ -68,7 +68,9 @@ class PlannedTree(LayeredTree):
             elif isinstance(action, WriteFile):
                 self._add(action.path, Node("file", action.mode, size=len(action.content.encode())))
         for path, target in plan.links if links else ():
-            self._add(path, Node("symlink", target=target))
+            volume = self.volumes.over(path)
+            if volume is None or volume.path != path:  # a file that is mounted is not replaced
+                self._add(path, Node("symlink", target=target))
 
     @property
     def machine(self) -> str:

@@ -370,7 +370,8 @@ class Case:
         return plan
 
     def _check_cache(self, plan: Plan, target: OfflineTarget) -> None:
-        """Refuse a plan whose loader cache would be on a volume, as the hook does after its mounts.
+        """Refuse a plan whose loader cache would be on a volume, or in the place of a directory, as
+        the hook does after its mounts.
 
         :raises Refusal: stage ``ldcache``.
         """
@@ -383,14 +384,21 @@ class Case:
             etc = target.tree.resolve("/etc")
         except PathError:
             return  # the hook names the cause
-        volume = target.volume(f"{etc}/ld.so.cache")
+        path = f"{etc.rstrip('/')}/ld.so.cache"
+        volume = target.volume(path)
+        node = target.tree.lstat(path)
         if volume is not None:
-            program = config.cli_ldconfig.removeprefix("@")
-            raise Refusal(
-                "ldcache",
-                f"process {program} failed with error code: 1",
-                f"the loader cache was not written: {on_volume('/etc/ld.so.cache', volume)}",
-            )
+            cause = on_volume("/etc/ld.so.cache", volume)
+        elif node is not None and node.type not in {"file", "symlink"}:
+            cause = f"{path}: not a regular file"
+        else:
+            return
+        program = config.cli_ldconfig.removeprefix("@")
+        raise Refusal(
+            "ldcache",
+            f"process {program} failed with error code: 1",
+            f"the loader cache was not written: {cause}",
+        )
 
 
 def _of_files(request: Request) -> Request:

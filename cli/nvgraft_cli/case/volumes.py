@@ -27,6 +27,7 @@ class Volume:
     :ivar empty: whether nothing is on it (a tmpfs).
     :ivar source: the file or directory of this machine that is bound; "" where it is not read.
     :ivar tree: the tree in which ``source`` is at ``inside``; None where it is not read.
+    :ivar options: those of mount(8) that it has, such as noexec and nosuid.
     """
 
     path: str
@@ -34,6 +35,7 @@ class Volume:
     source: str = ""
     tree: Tree | None = None
     inside: str = ""
+    options: frozenset[str] = frozenset()
 
     def place(self, path: str) -> str:
         """Return where ``path`` of the container, on this volume, is in ``tree``."""
@@ -84,15 +86,16 @@ def open_volumes(mounts: Any, image: Tree, bounds: Bounds, *, here: bool) -> Con
             continue  # a tmpfs with that option gets the image's files
         kind = mount.get("type")
         source = mount.get("source")
-        volume = Volume(path, kind == "tmpfs")
+        flags = frozenset(option for option in options if isinstance(option, str))
+        volume = Volume(path, kind == "tmpfs", options=flags)
         binds = kind == "bind" or "bind" in options or "rbind" in options
         if here and binds and isinstance(source, str):
-            volume = _read_here(path, source, bounds) or volume
+            volume = _read_here(path, source, flags, bounds) or volume
         volumes.append(volume)
     return ContainerVolumes(volumes)
 
 
-def _read_here(path: str, source: str, bounds: Bounds) -> Volume | None:
+def _read_here(path: str, source: str, options: frozenset[str], bounds: Bounds) -> Volume | None:
     """Return the volume of an absolute ``source`` of this machine, or None."""
     if not source.startswith("/"):
         return None
@@ -113,4 +116,4 @@ def _read_here(path: str, source: str, bounds: Bounds) -> Volume | None:
     if node is None or node.type not in {"dir", "file"}:
         tree.close()
         return None
-    return Volume(path, False, source, tree, inside)
+    return Volume(path, False, source, tree, inside, options)

@@ -76,6 +76,10 @@ def loader_missing(patient: Patient) -> Iterator[Diagnosis]:
     """
     broken = [name for name in _opened(patient) if _of_no_loader(patient.proof(name))]
     libraries = f"{', '.join(broken)} {'does' if len(broken) == 1 else 'do'} not load"
+    if patient.missing_loader and broken:
+        words = f"{patient.missing_loader}; {libraries} either"
+        yield _needs_glibc(words, patient.proof(broken[0]), stops=True)
+        return
     if all(bind.target != _SMI for bind in patient.binds()):
         if not broken:
             raise NotChecked("nvidia-smi is not mounted")
@@ -108,12 +112,13 @@ def _of_no_loader(proof: Proof) -> bool:
     return bool(failures) and ("ld-musl" in proof.loader or failures[0].name == proof.loader)
 
 
-def _needs_glibc(message: str, proof: Proof) -> Diagnosis:
+def _needs_glibc(message: str, proof: Proof, *, stops: bool = False) -> Diagnosis:
     musl = next((note for note in proof.notes if "musl" in note), "")
     return Diagnosis(
         message + (f"; {musl}" if musl else ""),
         "the driver's programs and libraries are built for glibc",
         "use an image with glibc (debian, ubuntu, ubi, distroless/cc)",
+        stops=stops,
     )
 
 
@@ -134,6 +139,8 @@ def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
                 yield from _unloadable(name, proof, patient)
             continue
         final = proof.final
+        if name != "libcuda.so":
+            yield from _perhaps_shadowed(name, proof)
         # Forward compatibility is the subject of compat-libraries.
         if not final.foreign or final.is_compat or final.path in reported:
             continue
@@ -145,6 +152,17 @@ def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
             _way_out(final),
             "warning" if name == "libcuda.so" else "error",
             phrase=_words_of(name, final),
+        )
+
+
+def _perhaps_shadowed(name: str, proof: Proof) -> Iterator[Diagnosis]:
+    """Report files that are loaded in place of the result if a fact holds that is not known."""
+    for path, fact in proof.load.perhaps.items():
+        yield Diagnosis(
+            f"{name}: the container's program may load {path}; not known is {fact}",
+            "the loader searches directories for processors (glibc-hwcaps) before others",
+            f"run this on the node, or remove {path} from the image",
+            "warning",
         )
 
 

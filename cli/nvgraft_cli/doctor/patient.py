@@ -35,7 +35,7 @@ from nvgraft_cli.doctor.cuda_devices import (
 from nvgraft_cli.doctor.machine import Machine, this_machine
 from nvgraft_cli.prove.architecture import foreign_program
 from nvgraft_cli.prove.opened import needed_capabilities, prove_in_case
-from nvgraft_cli.prove.program import missing_program, started_program
+from nvgraft_cli.prove.program import missing_loader, missing_program, started_program
 from nvgraft_cli.prove.proof import Proof
 
 if TYPE_CHECKING:
@@ -212,6 +212,11 @@ class Patient:
         """The runtime's words for a program of the container that is not there, or ""."""
         _ = self.rootfs, self.plan
         return missing_program(self.case.planned_tree, self.container)
+
+    @cached_property
+    def missing_loader(self) -> str:
+        """The kernel's words for a program of the container whose loader is not there, or ""."""
+        return missing_loader(self.planned, self.container)
 
     def know(self, proofs: Iterable[Proof]) -> None:
         """Take answers that :meth:`proof` would give, where the caller has them already."""

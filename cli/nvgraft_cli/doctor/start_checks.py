@@ -4,6 +4,7 @@ The docstring of each check names the threads that reported the failure.
 """
 
 import posixpath
+import re
 from collections.abc import Iterator
 
 from nvgraft.plan.actions import Injection, UpdateLoaderCache
@@ -11,6 +12,7 @@ from nvgraft_cli.case.planned_cache import CACHE
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 from nvgraft_specs import catalogue, names
 
+_NOT_EXECUTED = re.compile(r"permission denied \(|not found in \$PATH \(")
 _OF_DRIVER = {row.name: row.component_class for row in catalogue.BINARIES}
 
 
@@ -19,11 +21,17 @@ def program_missing(patient: Patient) -> Iterator[Diagnosis]:
 
     Reported in NVIDIA/nvidia-docker#1103, #1226.
     """
-    words = patient.missing_program
+    words = "" if patient.foreign_program else patient.missing_program
     if not words:
         return
     name = posixpath.basename(patient.container.arguments[0])
-    if words.startswith("exec /"):
+    if _NOT_EXECUTED.search(words):
+        cause = "the kernel executes only files for which the container's user has that right"
+        fix = (
+            "give the right in the image (chmod +x, or COPY --chmod=755), and mount a volume with "
+            "programs without noexec"
+        )
+    elif words.startswith("exec /"):
         cause = "the kernel starts programs, and scripts whose first line names an interpreter"
         fix = (
             "let the first line of the script name a program of the image, as #!/bin/sh does, and"
@@ -53,6 +61,8 @@ def loader_cache_mounted(patient: Patient) -> Iterator[Diagnosis]:
         if not any(isinstance(action, UpdateLoaderCache) for action in patient.injected.actions):
             raise NotChecked("the loader cache of this container is not written")
         return
+    if refusal.hint.endswith("not a regular file"):
+        return  # the image has a directory in its place
     line = refusal.reference_line()
     yield Diagnosis(
         f"{line}: {CACHE} is on a volume of config.json",

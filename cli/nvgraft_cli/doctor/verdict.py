@@ -145,6 +145,8 @@ def _what_cuda_finds(patient: Patient, failure: str, other: str) -> tuple[str, s
         words = f", and CUDA finds {_found(devices)} ({_setting(devices)}{driver})"
     else:
         words = f", and CUDA loads ({driver}); which GPUs it finds is not known"
+    if proof.load.perhaps:
+        words += f"; not known is {next(iter(proof.load.perhaps.values()))}"
     if other:
         return "mend", "To be mended", f"{words}; to be mended: {other}"
     return "good" if known else "plain", "Works" if known else "GPUs not known", words

@@ -21,7 +21,7 @@ from nvgraft.request.request import check_request
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.lab.phases import PHASES, PIVOT, PROGRAM, Phase
 from nvgraft_cli.prove.architecture import exec_format_error, foreign_program
-from nvgraft_cli.prove.program import missing_program
+from nvgraft_cli.prove.program import missing_loader, missing_program
 
 _ENGINE, _RUNTIME, _HOOK, _CONTAINER = "Engine", "Runtime", "Hook", "Container"
 
@@ -89,7 +89,8 @@ def _program_failure(case: Case) -> str:
         foreign = foreign_program(case.planned_tree, case.given, machine)
         if foreign is not None:
             return exec_format_error(*foreign, machine)
-        return missing_program(case.planned_tree, case.given)
+        tree = case.planned_tree
+        return missing_program(tree, case.given) or missing_loader(tree, case.given)
     except Refusal:  # an image beyond a bound
         return ""
 

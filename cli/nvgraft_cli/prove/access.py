@@ -1,4 +1,4 @@
-"""Tell which files the container's process may read, and whether a program gives it more rights.
+"""Tell which files the container's process may read and execute, and which give it more rights.
 
 A loader passes over a file that it may not read, and trusts no variable with more rights.
 """
@@ -14,10 +14,12 @@ from nvgraft_cli.case.layered_tree import LayeredTree
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.user import User
 
-_READ, _SEARCH = 4, 1
+_READ, _EXECUTE = 4, 1  # of a directory, the latter is the right to search
 _SET_UID, _SET_GID = 0o4000, 0o2010  # a set-group-ID bit counts with the group's right to execute
 _FILE_CAPABILITIES = "security.capability"
-_CAPABILITIES = {"CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH"}
+_OVERRIDE = "CAP_DAC_OVERRIDE"
+_CAPABILITIES = {_OVERRIDE, "CAP_DAC_READ_SEARCH"}
+_NOEXEC, _NOSUID = "noexec", "nosuid"
 
 
 class Access:
@@ -26,6 +28,8 @@ class Access:
     :param groups: its gid, then additional gids.
     :param everything: it may read all files: it has CAP_DAC_OVERRIDE or CAP_DAC_READ_SEARCH, or it
         is in a user namespace, where the owners of files are not known.
+    :param override: it may execute all files that somebody may execute: CAP_DAC_OVERRIDE alone
+        gives that, and in a user namespace it is not known.
     :param gains: whether a program may give it more rights; not with no_new_privs.
     """
 
@@ -36,12 +40,14 @@ class Access:
         groups: Sequence[int],
         *,
         everything: bool,
+        override: bool,
         gains: bool,
     ) -> None:
         self._tree = tree
         self._uid = uid
         self._groups = groups
         self._everything = everything
+        self._override = override
         self._gains = gains
         self._searchable: dict[str, bool] = {"/": True}
 
@@ -51,13 +57,45 @@ class Access:
             self._may_search(posixpath.dirname(path)) and self._has(path, _READ)
         )
 
+    def not_executed(self, path: str) -> str:
+        """Return why the process may not execute the file at a resolved ``path``, or "".
+
+        Source: execve(2), EACCES.
+        """
+        volume = None if self._tree.from_host(path) else self._tree.volumes.over(path)
+        node = self._node(path)
+        if volume is not None and _NOEXEC in volume.options:
+            return f"the volume {volume.path} has the option noexec"
+        if node is None or (volume is not None and volume.tree is None):
+            return ""
+        if node.type == "dir":
+            return "it is a directory"
+        if not (self._everything or self._may_search(posixpath.dirname(path))):
+            return "the container's user may not search its directory"
+        mode = node.mode
+        if mode == 0 and not self._modes_known(path):
+            return ""
+        if not mode & 0o111:
+            return f"nobody may execute it: its mode is {mode:04o}"
+        if not (self._override or self._has(path, _EXECUTE)):
+            return f"the container's user may not execute it: its mode is {mode:04o}"
+        return ""
+
+    def maps(self, path: str) -> bool:
+        """Tell whether a loader may map the code of the library at a resolved ``path``."""
+        return not self._has_option(path, _NOEXEC)
+
+    def _has_option(self, path: str, option: str) -> bool:
+        volume = None if self._tree.from_host(path) else self._tree.volumes.over(path)
+        return volume is not None and option in volume.options
+
     def gains_rights(self, path: str) -> bool:
         """Tell whether the program at a resolved ``path`` gives its process more rights.
 
         The kernel then sets AT_SECURE (execve(2)). File capabilities are known of directories only.
         """
         node = self._node(path)
-        if not self._gains or node is None:
+        if not self._gains or node is None or self._has_option(path, _NOSUID):
             return False
         if node.mode & _SET_UID and node.uid != self._uid:
             return True
@@ -69,7 +107,7 @@ class Access:
         if directory not in self._searchable:
             self._searchable[directory] = self._may_search(
                 posixpath.dirname(directory)
-            ) and self._has(directory, _SEARCH)
+            ) and self._has(directory, _EXECUTE)
         return self._searchable[directory]
 
     def _has(self, path: str, right: int) -> bool:
@@ -130,15 +168,20 @@ def access_of(container: ContainerSide, tree: PlannedTree, user: User | None = N
     """
     uid, groups = container.user
     effective = container.member("process", "capabilities", "effective")
-    may_all = isinstance(effective, list) and any(name in _CAPABILITIES for name in effective)
+    held = (
+        {name for name in effective if isinstance(name, str)}
+        if isinstance(effective, list)
+        else set()
+    )
     if user is not None:
         uid, groups = user.uid, list(user.groups)
-        may_all = may_all and uid == 0
+        held = held if uid == 0 else set()
     in_namespace = bool(container.member("linux", "uidMappings"))
     return Access(
         tree,
         uid,
         groups,
-        everything=may_all or in_namespace,
+        everything=in_namespace or bool(held & _CAPABILITIES),
+        override=in_namespace or _OVERRIDE in held,
         gains=container.member("process", "noNewPrivileges") is not True,
     )

@@ -75,6 +75,8 @@ class Load:
     :ivar root: the requested object with all that it needs; None if it was not found.
     :ivar failures: in the loader's order.
     :ivar unknown: facts that a snapshot does not record and that may change the outcome.
+    :ivar perhaps: of these facts, each that decides between the result and another file, under the
+        path of that file.
     :ivar ignored: the loader's messages about libraries that it does not preload.
     :ivar opened_by: the library that opens it; "" if the program does.
     """
@@ -82,6 +84,7 @@ class Load:
     root: Object | None
     failures: list[Failure] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    perhaps: dict[str, str] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
     opened_by: str = ""
 
@@ -146,6 +149,7 @@ class _LoadedObjects:
             root,
             self.failures,
             self._unknown + self._searcher.unknown,
+            self._searcher.perhaps,
             self._ignored,
             self._opened_by,
         )

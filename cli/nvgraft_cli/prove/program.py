@@ -15,7 +15,8 @@ from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.dynamic import BadElf, NotRecorded, read_dynamic
 from nvgraft_cli.case.planned_tree import PlannedTree
-from nvgraft_cli.prove.search import count_paths
+from nvgraft_cli.prove.access import access_of
+from nvgraft_cli.prove.search import count_paths, default_loader
 from nvgraft_cli.prove.shell_run import SCRIPT_LIMIT, UNKNOWN, run_script
 from nvgraft_cli.prove.user import User, named_user
 
@@ -179,8 +180,31 @@ def missing_program(tree: PlannedTree, container: ContainerSide) -> str:
         places = [posixpath.join("/", place, name) for place in path.split(":")]
         words = f'exec: "{name}": executable file not found in $PATH'
     volumes = [posixpath.normpath(posixpath.join("/", path)) for _, path in container.spec.mounts]
-    there = any(_may_be_there(tree, posixpath.normpath(place), volumes) for place in places)
-    return started_program(tree, container).error if there else printable(words)
+    if not any(_may_be_there(tree, posixpath.normpath(place), volumes) for place in places):
+        return printable(words)
+    return started_program(tree, container).error
+
+
+def missing_loader(tree: PlannedTree, container: ContainerSide) -> str:
+    """Return the words of the kernel for a program whose loader the image lacks, or ""."""
+    if not container.arguments or not tree.listdir("/"):
+        return ""
+    started = started_program(tree, container)
+    if started.starters or started.error or not started.path:
+        return ""
+    try:
+        interp = read_dynamic(tree, tree.resolve(started.path)).interp
+    except NotRecorded:
+        if not tree.from_host(started.path):
+            return ""
+        interp = default_loader("EM_AARCH64" if tree.machine == "aarch64" else "EM_X86_64", 64)
+    except (BadElf, OSError, PathError):
+        return ""
+    if not interp or _is_there(tree, interp) or tree.volumes.over(posixpath.normpath(interp)):
+        return ""
+    return printable(
+        f"exec {started.path}: no such file or directory (the image lacks its loader {interp})"
+    )
 
 
 def _may_be_there(tree: PlannedTree, path: str, volumes: list[str]) -> bool:
@@ -212,7 +236,7 @@ def _find_named(
 def find_in_path(tree: PlannedTree, environment: Mapping[str, str], name: str) -> str | None:
     """Return the path of a program that PATH leads to, or None.
 
-    A file that nobody may execute is taken if there is no other: modes may be lost in a copy.
+    A file that nobody may execute is taken if there is no other: it is the one that fails.
     """
     path = environment.get("PATH", _PATH)
     count_paths(tree, "PATH", path)
@@ -473,6 +497,11 @@ def _interpreter(tree: PlannedTree, path: str) -> list[str] | None:
 
 def _start_error(tree: PlannedTree, path: str, start: _Start, container: ContainerSide) -> str:
     """Return the words of the kernel that does not start the container's first program, or ""."""
+    name = start.words[0]
+    if reason := _not_executed(tree, path, container):
+        if "/" in name:
+            return printable(f'exec: "{name}": permission denied ({reason})')
+        return printable(f'exec: "{name}": executable file not found in $PATH ({path}: {reason})')
     words = _interpreter(tree, path)
     if words is None:
         return ""
@@ -480,12 +509,22 @@ def _start_error(tree: PlannedTree, path: str, start: _Start, container: Contain
         return printable(f"exec {path}: exec format error (it is neither a program nor a script)")
     volumes = [posixpath.normpath(posixpath.join("/", path)) for _, path in container.spec.mounts]
     place = posixpath.normpath(posixpath.join(start.directory, words[0]))
+    if reason := _not_executed(tree, place, container):
+        return printable(f"exec {path}: permission denied ({words[0]}: {reason})")
     if _may_be_there(tree, place, volumes):
         return ""
     return printable(
         f"exec {path}: no such file or directory (the image lacks {words[0]}, which the first line"
         " of the script names)"
     )
+
+
+def _not_executed(tree: PlannedTree, path: str, container: ContainerSide) -> str:
+    """Return why the container's user may not execute a program, or ""."""
+    try:
+        return access_of(container, tree).not_executed(tree.resolve(path))
+    except (OSError, PathError):
+        return ""
 
 
 def _split(text: str) -> list[str]:

@@ -329,7 +329,8 @@ class Opener:
         self.loader = loader
         environment = started.environment
         access = access_of(container, tree, started.user)
-        if requester is not None and access.gains_rights(tree.resolve(requester.path)):
+        secure = requester is not None and access.gains_rights(tree.resolve(requester.path))
+        if requester is not None and secure:
             environment = {name: environment[name] for name in environment if name not in _UNSAFE}
             notes.append(
                 f"{requester.path} runs with more rights than its user has: the loader ignores "
@@ -344,6 +345,7 @@ class Opener:
             started.directory,
             isa_level,
             access,
+            secure=secure,
         )
         self._searcher.unknown += started.unknown
         self._unknown = tuple(self._searcher.unknown)
@@ -355,6 +357,7 @@ class Opener:
             that came with it, CUDA's runtime opens ``what``, or else the library itself does.
         """
         self._searcher.unknown = list(self._unknown)
+        self._searcher.perhaps = {}
         outcome = load(what, self._tree, self._searcher, self._requester, after)
         notes = [*self._notes, *outcome.ignored, *self._read_volumes(outcome)]
         verdict = "no" if outcome.failures else "unknown" if outcome.unknown else "yes"

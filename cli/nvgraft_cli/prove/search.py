@@ -76,6 +76,13 @@ _ELF = 1
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
 _MUSL_ORIGIN = re.compile(r"\$ORIGIN|\$\{ORIGIN\}")
 _CACHE_PATH = re.compile(rb"(/[\x21-\x7e]*/ld\.so\.cache)\0")
+#: Values of $PLATFORM, beside the name of the architecture, that glibc's loader has for some of
+#: Intel's processors.
+_PLATFORMS = ("haswell", "xeon_phi")
+#: The names of architectures in $PLATFORM (AT_PLATFORM).
+_ARCHITECTURES = {("EM_X86_64", 64): "x86_64", ("EM_AARCH64", 64): "aarch64"}
+#: What in GLIBC_TUNABLES takes features, and with them levels, from a processor.
+_TAKES_FEATURES = "glibc.cpu.hwcaps="
 #: What is in these, and is found faster than they are.
 _IN_DIRECTORIES, _IN_CACHE_PATH, _IN_HWCAPS = b"/\0/", b"/ld.so.cache\0", b"\0x86-64-v"
 #: The most bytes of a path before what is in it.
@@ -238,10 +245,14 @@ class Searcher:
     :param directory: the working directory, to which relative paths are relative.
     :param isa_level: the level of the host's processor; None if it is not known.
     :param access: the files that the container's process may read.
+    :param secure: whether the program has more rights than its user: the loader then expands
+        $ORIGIN to its own directories alone.
 
     :ivar tried: the paths that the last search did not take, in order.
     :ivar undecided: whether the last search may find the library by a fact in ``unknown``.
     :ivar unknown: facts that are not known and that may change the result.
+    :ivar perhaps: of these facts, each that decides between the result and another file, under the
+        path of that file.
     """
 
     def __init__(
@@ -255,8 +266,11 @@ class Searcher:
         directory: str,
         isa_level: str | None,
         access: Access,
+        *,
+        secure: bool = False,
     ) -> None:
         self._tree = tree
+        self._secure = secure and not loader.musl
         self._access = access
         self._machine = machine
         self._bits = bits
@@ -265,6 +279,7 @@ class Searcher:
         self._facts: dict[str, Dynamic | BadElf | OSError] = {}
         self.loader = loader
         self.unknown: list[str] = []
+        self.perhaps: dict[str, str] = {}
         self.undecided = False
         self.tried: list[Tried] = []
         self._preload = environment.get("LD_PRELOAD", "")
@@ -278,6 +293,8 @@ class Searcher:
         self._undecided_hwcaps = (
             tuple(name for name in loader.hwcaps if name > level) if isa_level is None else ()
         )
+        if _TAKES_FEATURES in environment.get("GLIBC_TUNABLES", ""):
+            self._hwcaps, self._undecided_hwcaps = (), loader.hwcaps
         self._assumed_hwcaps = (
             {name for name in self._hwcaps if name > _SURE_LEVEL} if isa_level is None else set()
         )
@@ -381,6 +398,8 @@ class Searcher:
                 raise BadElf(f"{path}: {reason}")  # musl stops at the first file
             self.tried.append(Tried(path, reason, how))
             return None, facts.bits if facts.bits != self._bits else 0
+        if not self._access.maps(resolved):
+            raise BadElf(f"{path}: failed to map segment from shared object (noexec)")
         return Located(path, resolved, how, tuple(self.tried)), 0
 
     def _hidden(self, path: str, resolved: str | None) -> bool:
@@ -445,6 +464,7 @@ class Searcher:
         fact = f"whether the host's processor has level {level}; if it has, {path} is loaded"
         if fact not in self.unknown:
             self.unknown.append(fact)
+        self.perhaps[path] = fact
 
     def _assumed(self, path: str, level: str) -> None:
         fact = (
@@ -493,15 +513,31 @@ class Searcher:
         values = {"LIB": self._lib}
         if requester is not None:
             values["ORIGIN"] = requester.origin
+        architecture = _ARCHITECTURES.get((self._machine, self._bits))
+        if architecture is not None:
+            values["PLATFORM"] = architecture
         expanded = []
         for entry in entries:
             names = {braced or bare for braced, bare in _TOKEN.findall(entry)}
             if "PLATFORM" in names:
-                self.unknown.append(f"the value of $PLATFORM in {entry}")
-            elif names <= values.keys():
-                text = _TOKEN.sub(lambda match: values[match[1] or match[2]], entry)
-                expanded.append(text.rstrip("/") or text[:1])
+                self._note_platforms(entry, values)
+            if names <= values.keys():
+                text = _filled(entry, values)
+                text = text.rstrip("/") or text[:1]
+                trusted = posixpath.normpath(text) in self.loader.directories
+                if not self._secure or "ORIGIN" not in names or trusted:
+                    expanded.append(text)
         return expanded
+
+    def _note_platforms(self, entry: str, values: dict[str, str]) -> None:
+        """Note that $PLATFORM in an entry has another value on some processors."""
+        for platform in _PLATFORMS if self._machine == "EM_X86_64" else ():
+            text = _filled(entry, values | {"PLATFORM": platform})
+            fact = f"the value of $PLATFORM in {entry}: with some processors of Intel {platform}"
+            if self._resolved(text) is not None and fact not in self.unknown:
+                self.unknown.append(fact)
+        if "PLATFORM" not in values:
+            self.unknown.append(f"the value of $PLATFORM in {entry}")
 
     @cached_property
     def _lib(self) -> str:
@@ -563,6 +599,11 @@ class Searcher:
     def _cache_flags(self) -> int:
         machine, kind = _KINDS.get((self._machine, self._bits), ("x86_64", 0))
         return loader_flags(machine)[kind]
+
+
+def _filled(entry: str, values: Mapping[str, str]) -> str:
+    """Return an entry of a search path with the values of its tokens."""
+    return _TOKEN.sub(lambda match: values.get(match[1] or match[2], ""), entry)
 
 
 def count_paths(tree: PlannedTree, where: str, paths: str) -> None:

@@ -62,6 +62,7 @@ _IGNORED = {
     *("printf", "echo", "read", "getopts", "times", "pushd", "popd", "enable", "bind", "disown"),
 }
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_HOME = re.compile(r"((?:[A-Za-z_]\w*\+?=)?)~(?=/|$)")
 _PATTERN = re.compile(r"[*?\[]|[@+]\(")
 #: A pattern of bash: one of several texts, once or as often as the character before says.
 _CHOICE = re.compile(r"([@?*+])\(([^()]*)\)")
@@ -625,7 +626,7 @@ class _Shell:
     def _text(self, word: Word, state: _ShellState, *, pattern: bool = False) -> str:
         """Return a word as one text, without splitting."""
         texts = []
-        for part in word:
+        for part in _at_home(word, state):
             text = " ".join(self._values(part, state))
             if pattern and part.quoted:
                 text = re.sub(r"([*?\[])", r"[\1]", text)
@@ -637,7 +638,7 @@ class _Shell:
         fields: list[str] = []
         current: str | None = None
         pattern = False
-        for part in word:
+        for part in _at_home(word, state):
             values = self._values(part, state)
             if part.kind == "text" or (
                 part.quoted and part.kind != "elements" and part.text != "@"
@@ -737,6 +738,18 @@ def _parsed(text: str) -> Block | None:
         return parse(text)
     except (NotUnderstood, RecursionError):
         return None
+
+
+def _at_home(word: Word, state: _ShellState) -> Word:
+    """Return a word, or an assignment, with the path of HOME for an unquoted ~ that begins it."""
+    first = word[0] if word else None
+    if first is None or first.kind != "text" or first.quoted:
+        return word
+    match = _HOME.match(first.text)
+    if match is None:
+        return word
+    text = match[1] + state.variables.get("HOME", "/root") + first.text[match.end() :]
+    return (replace(first, text=text), *word[1:])
 
 
 def _assignment(word: Word) -> tuple[str, str, Word] | None:

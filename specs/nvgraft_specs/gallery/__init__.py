@@ -20,9 +20,9 @@ CHECKSUMS = {
     "h100-580": 0x9299666E,
     "l40s-580": 0xA9035DAA,
     "jetson-orin": 0x59AE0DBC,
-    "mig-h100": 0x274C5A2F,
+    "mig-h100": 0x115712FF,
     "operator-driver-root": 0xCB53F855,
-    "runfile-a10x2": 0x86CEE6A4,
+    "runfile-a10x2": 0x13D66AE3,
     "wsl2-rtx3090": 0xB6FF1551,
 }
 
