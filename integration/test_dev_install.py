@@ -73,14 +73,14 @@ def test_the_users_umask_has_no_say(
 
 
 def test_the_hook_is_launched_isolated_with_one_directory(installed: Installed) -> None:
-    """The launchers of hook and runtime name an absolute interpreter with -I, -S and -B, and add
-    one directory to the module path.
+    """The launchers of hook and runtime name an absolute interpreter with -I, -S and -B, and put
+    one directory before the module path.
     """
     for name in ("nvgraft-hook", "nvgraft-runtime"):
         lines = (installed.prefix / "bin" / name).read_text().splitlines()
         assert lines[0] == "#!/usr/bin/python3 -ISB"
         assert [line for line in lines if "sys.path" in line] == [
-            f'sys.path.append("{installed.library}")'
+            f'sys.path.insert(0, "{installed.library}")'
         ]
 
 

@@ -11,7 +11,7 @@ from nvgraft_cli.register.change import CannotRegister
 from nvgraft_cli.shell import installed
 from nvgraft_cli.shell.main import main
 
-LAUNCHER = '#!{python} -ISB\nimport sys\n\nsys.path.append("{prefix}/lib/nvgraft/hook")\n'
+LAUNCHER = '#!{python} -ISB\nimport sys\n\nsys.path.insert(0, "{prefix}/lib/nvgraft/hook")\n'
 
 
 @pytest.fixture

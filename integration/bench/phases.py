@@ -184,7 +184,7 @@ def main(library: str, started: int, arguments: "list[str]") -> int:
     clock.totals[START] = _FIRST - started
     watch = Watch(clock)
     watch.importing()
-    sys.path.append(library)
+    sys.path.insert(0, library)
     import gc
 
     from nvgraft import startup

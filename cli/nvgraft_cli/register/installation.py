@@ -18,9 +18,9 @@ from nvgraft_specs.names import DEFAULT_PATH, HOOK_TIMEOUT
 HOOK = "nvgraft-hook"
 RUNTIME = "nvgraft-runtime"
 
-#: The first line of the installer's launchers, and the directory that they add to sys.path.
+#: The first line of the installer's launchers, and the directory that they put before sys.path.
 _FIRST_LINE = re.compile(r"#!(/\S+) -ISB\n")
-_DIRECTORY = re.compile(r'^sys\.path\.append\("(/[^"]+)"\)$', re.MULTILINE)
+_DIRECTORY = re.compile(r'^sys\.path\.insert\(0, "(/[^"]+)"\)$', re.MULTILINE)
 
 
 class Programs(NamedTuple):
