@@ -260,6 +260,84 @@ def test_a_library_on_a_volume_without_the_right_to_execute(
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "uid", "code", "fact"),
+    [
+        ("ldconfig", 0, 4, ""),
+        ("ldconfig", 1000, 4, ""),
+        ("ldconfig -p", 0, 4, ""),
+        ("ln -s /opt/x/libcuda.so.1 /srv", 0, 0, "changes by `ln -s /opt/x/libcuda.so.1 /srv`"),
+        ("rm -r /opt/x/", 0, 0, ""),
+        ("LD_LIBRARY_PATH=/opt/x; export LD_LIBRARY_PATH; rm -r /opt/x/", 0, 4, "`rm -r /opt/x/`"),
+        ("conda activate x", 0, 0, "what `conda activate x` sets"),
+    ],
+)
+def test_what_a_script_does_before_it_starts_the_program(
+    line: str, uid: int, code: int, fact: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """ldconfig of root enters the directories of ld.so.conf in their order. What other commands
+    change is not known, and prove and the verdict of doctor say so where it matters.
+    """
+    path = made(
+        tmp_path / "b", "PATH=/usr/bin", args=["/entry.sh", "app"], user={"uid": uid, "gid": uid}
+    )
+    root = tmp_path / "b/rootfs"
+    put(root / "entry.sh", f'#!/usr/bin/sh\n{line}\nexec "$@"\n')
+    if "ldconfig" in line:
+        put(root / "etc/ld.so.conf", "/opt/x\n/lib/x86_64-linux-gnu\n/usr/lib/x86_64-linux-gnu\n")
+    found, (proof,) = run_prove(capsys, "--bundle", path)
+    assert found == code
+    assert ("writes anew" in proof["file"]["how"]) is (line == "ldconfig" and uid == 0)
+    told = [text for text in proof["unknown"] if text.startswith("what ")]
+    assert len(told) == bool(fact)
+    assert all(fact in text for text in told)
+    main(["doctor", "--bundle", path, "--host", "runfile-a10x2", "--format", "json"])
+    document = json.loads(capsys.readouterr().out)
+    (shadowed,) = (row for row in document["results"] if row["id"] == "library-shadowed")
+    levels = [finding["level"] for finding in shadowed["findings"]]
+    scripted = fact.endswith("`")
+    assert set(levels) == ({"warning"} if scripted else {"error"} if code else set())
+    if fact and not code:
+        assert f"; not known is {fact}" in document["verdict"] or scripted
+
+
+def test_a_program_that_is_not_there_loads_nothing(tmp_path: Path, capsys: Captured) -> None:
+    """The runtime does not start it, so that prove says the same as doctor."""
+    code, (proof,) = run_prove(capsys, "--bundle", made(tmp_path / "b", args=["other"]))
+    assert code == 1
+    words = 'exec: "other": executable file not found in $PATH'
+    assert proof["failures"][0]["words"] == words
+
+
+def test_a_program_that_lacks_a_library_ends_at_once(tmp_path: Path, capsys: Captured) -> None:
+    """The verdict of doctor names the program; a library of the driver is one to be requested."""
+    own = executable(X86, "x", ["libc.so.6", "libnone.so.1"], None, LOADER)
+    path = made(tmp_path / "b", args=["own"])
+    put(tmp_path / "b/rootfs/usr/bin/own", own)
+    main(["doctor", "--bundle", path, "--host", "runfile-a10x2"])
+    out = capsys.readouterr().out
+    words = "libnone.so.1: cannot open shared object file: No such file or directory"
+    assert out.endswith(f"starts, and its program ends at once: /usr/bin/own: {words}.\n")
+    put(
+        tmp_path / "b/rootfs/usr/bin/own",
+        executable(X86, "x", ["libc.so.6", "libcuda.so.1"], None, LOADER),
+    )
+    more = ["--env", "NVIDIA_DRIVER_CAPABILITIES=utility"]
+    main(["doctor", "--bundle", path, "--host", "runfile-a10x2", *more])
+    assert "NVIDIA_DRIVER_CAPABILITIES=utility,compute: libcuda.so.1 is" in capsys.readouterr().out
+
+
+def test_a_device_in_the_place_of_a_library(tmp_path: Path, capsys: Captured) -> None:
+    """A link to /dev/null is a file without bytes, at which the loader stops."""
+    path = made(tmp_path / "b", "LD_LIBRARY_PATH=/opt/x")
+    place = tmp_path / "b/rootfs/opt/x/libcuda.so.1"
+    place.unlink()
+    os.mkfifo(place)
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert code == 1
+    assert proof["failures"][0]["words"] == "/opt/x/libcuda.so.1: file too short"
+
+
 def test_a_file_that_is_mounted_over_the_link_is_loaded(tmp_path: Path, capsys: Captured) -> None:
     """The hook replaces no file that is mounted, so a volume on libcuda.so.1 hides the host's."""
     path = made(tmp_path / "b")

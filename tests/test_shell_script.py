@@ -32,6 +32,30 @@ def follow(
 
 
 @pytest.mark.parametrize(
+    ("script", "changes", "unknown"),
+    [
+        (
+            "mkdir /x; chmod +x /app; /sbin/ldconfig; exec app",
+            ["chmod +x /app", "/sbin/ldconfig"],
+            [],
+        ),
+        ("conda activate y; module load x; app", [], ["conda activate y", "module load x"]),
+        (". /none.sh; . /etc/odd.sh; exec app", [], ["/none.sh", "/etc/odd.sh"]),
+        ('eval "$(cat /x)"; exec app', [], ["eval"]),
+    ],
+)
+def test_what_a_script_changes_and_sets_is_told(
+    script: str, changes: list[str], unknown: list[str], tmp_path: Path
+) -> None:
+    """Commands that change files are listed, and those that may set any variable are named."""
+    outcome = follow(tmp_path, script)
+    assert outcome is not None
+    assert [" ".join(words) for words in outcome.changes] == changes
+    assert len(outcome.unknown) == len(unknown)
+    assert all(word in fact for word, fact in zip(unknown, outcome.unknown, strict=True))
+
+
+@pytest.mark.parametrize(
     ("script", "words"),
     [
         ('exec "$@"', "app -x"),

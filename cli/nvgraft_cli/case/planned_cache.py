@@ -9,7 +9,7 @@ import os
 from collections.abc import Hashable, Iterable, Iterator
 
 from nvgraft.apply.cache.content import CacheContent
-from nvgraft.apply.cache.search_path import HWCAPS, is_library_name
+from nvgraft.apply.cache.search_path import HWCAPS, SearchPath, is_library_name
 from nvgraft.formats.elf import MACHINES, FileContent, Library, read_library
 from nvgraft.formats.ldcache import SIZE_LIMIT
 from nvgraft.formats.ldcache_table import Table
@@ -69,6 +69,15 @@ def planned_cache(
         for directory, link in links
         if not rebuilt or directory in action.directories
     ]
+
+
+def searched_by_ldconfig(tree: Tree, machine: str) -> list[str]:
+    """Return the directories that ldconfig searches when it is run in a container, in order.
+
+    :param machine: the host's ``uname -m``.
+    """
+    found = SearchPath(_TreeFiles(tree), (), machine).directories
+    return [directory.names[0] for directory in found]
 
 
 class _TreeFiles:

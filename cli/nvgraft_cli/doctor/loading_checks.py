@@ -9,7 +9,7 @@ from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 from nvgraft_cli.prove.architecture import exec_format_error
 from nvgraft_cli.prove.final_file import FinalFile
 from nvgraft_cli.prove.loading import Failure
-from nvgraft_cli.prove.opened import opened_libraries
+from nvgraft_cli.prove.opened import opened_for, opened_libraries
 from nvgraft_cli.prove.proof import Proof
 from nvgraft_specs import names
 from nvgraft_specs.cuda_versions import CUDA_VERSIONS
@@ -145,18 +145,27 @@ def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
         if not final.foreign or final.is_compat or final.path in reported:
             continue
         reported.add(final.path)
+        scripted = proof.load.scripted
         yield Diagnosis(
             f"{name}: the container's program loads {final.path} of {final.origin}, not the host's "
-            f"({final.how})",
+            f"({final.how})" + (f"; not known is {scripted}" if scripted else ""),
             final.consequence,
             _way_out(final),
-            "warning" if name == "libcuda.so" else "error",
+            "warning" if name == "libcuda.so" or scripted else "error",
             phrase=_words_of(name, final),
         )
 
 
 def _perhaps_shadowed(name: str, proof: Proof) -> Iterator[Diagnosis]:
     """Report files that are loaded in place of the result if a fact holds that is not known."""
+    if proof.load.scripted and not proof.final.foreign:
+        yield Diagnosis(
+            f"{name}: which file the container's program loads is not known: it depends on "
+            f"{proof.load.scripted}",
+            "commands of a script are not run, and what they do to files is not foretold",
+            "start the container, and run in it: ldconfig -p | grep " + name,
+            "warning",
+        )
     for path, fact in proof.load.perhaps.items():
         yield Diagnosis(
             f"{name}: the container's program may load {path}; not known is {fact}",
@@ -182,7 +191,7 @@ def _unloadable(name: str, proof: Proof, patient: Patient) -> Iterator[Diagnosis
         return  # loader-missing reports it
     if failure.name != name:
         if _NOT_FOUND in failure.words:
-            yield _lacks_needed(name, failure)
+            yield _lacks_needed(name, failure, patient)
         return  # glibc-too-old reports versions
     if failure.words.endswith("No such file or directory"):
         return  # library-path reports it
@@ -198,13 +207,17 @@ def _unloadable(name: str, proof: Proof, patient: Patient) -> Iterator[Diagnosis
     )
 
 
-def _lacks_needed(name: str, failure: Failure) -> Diagnosis:
-    return Diagnosis(
-        f"{name} does not load: {failure.needed_by} needs {failure.name}, which the image lacks",
-        "a library of the driver needs a library that the image has to bring",
-        f"add the package that contains {failure.name} to the image",
-        phrase=failure.words,
-    )
+def _lacks_needed(name: str, failure: Failure, patient: Patient) -> Diagnosis:
+    lacks = f"{failure.needed_by} needs {failure.name}, which the image lacks"
+    cause = "a library of the driver needs a library that the image has to bring"
+    fix = f"add the package that contains {failure.name} to the image"
+    if failure.needed_by == patient.program:
+        cause = "the container's program ends at its start: its loader does not find that library"
+    capabilities = opened_for(failure.name)
+    if capabilities and not set(capabilities) & set(patient.capabilities):
+        given = ",".join([*patient.injected.request.capabilities, capabilities[0]])
+        fix = f"set NVIDIA_DRIVER_CAPABILITIES={given}: {failure.name} is the driver's"
+    return Diagnosis(f"{name} does not load: {lacks}", cause, fix, phrase=failure.words)
 
 
 def _lacks_compat32(words: str, patient: Patient) -> Diagnosis:

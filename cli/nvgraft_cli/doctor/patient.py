@@ -237,6 +237,11 @@ class Patient:
         return self._proofs[name]
 
     @property
+    def program(self) -> str:
+        """The path of the program that the container runs, or ""."""
+        return started_program(self.planned, self.container).path
+
+    @property
     def environment(self) -> dict[str, str]:
         """The variables of the program that the container runs, as far as its files are known."""
         if not self.container.rootfs_known:

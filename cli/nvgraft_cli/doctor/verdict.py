@@ -132,7 +132,10 @@ def _what_cuda_finds(patient: Patient, failure: str, other: str) -> tuple[str, s
         return "plain", "Not known", words
     proof = patient.proof("libcuda.so.1")
     if proof.verdict == "no":
-        words = f", and CUDA does not load: {proof.load.failures[0].words}"
+        first = proof.load.failures[0]
+        words = f", and CUDA does not load: {first.words}"
+        if patient.program and first.needed_by == patient.program and first.name != proof.what:
+            words = f", and its program ends at once: {first.needed_by}: {first.words}"
         return "bad", "CUDA does not load", words
     if proof.final.foreign:
         final = proof.final
@@ -145,8 +148,9 @@ def _what_cuda_finds(patient: Patient, failure: str, other: str) -> tuple[str, s
         words = f", and CUDA finds {_found(devices)} ({_setting(devices)}{driver})"
     else:
         words = f", and CUDA loads ({driver}); which GPUs it finds is not known"
-    if proof.load.perhaps:
-        words += f"; not known is {next(iter(proof.load.perhaps.values()))}"
+    load = proof.load
+    if unknown := next(filter(None, (load.scripted, *load.perhaps.values(), load.computed)), ""):
+        words += f"; not known is {unknown}"
     if other:
         return "mend", "To be mended", f"{words}; to be mended: {other}"
     return "good" if known else "plain", "Works" if known else "GPUs not known", words

@@ -79,6 +79,8 @@ class Load:
         path of that file.
     :ivar ignored: the loader's messages about libraries that it does not preload.
     :ivar opened_by: the library that opens it; "" if the program does.
+    :ivar computed: of the facts in ``unknown``, what sets the program's variables, or "".
+    :ivar scripted: of the facts in ``unknown``, that a script changes such files, or "".
     """
 
     root: Object | None
@@ -87,6 +89,8 @@ class Load:
     perhaps: dict[str, str] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
     opened_by: str = ""
+    computed: str = ""
+    scripted: str = ""
 
 
 def load(

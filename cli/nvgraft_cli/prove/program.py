@@ -89,6 +89,7 @@ class StartedProgram:
     :ivar user: the user that one of these gives it; None if it has the container's.
     :ivar unknown: facts about its variables that are not known.
     :ivar error: the words of the kernel that does not start the container's first program, or "".
+    :ivar changes: commands of scripts before it that change files.
     """
 
     path: str
@@ -99,6 +100,7 @@ class StartedProgram:
     user: User | None = None
     unknown: tuple[str, ...] = ()
     error: str = ""
+    changes: tuple[tuple[str, ...], ...] = ()
 
 
 class _Start:
@@ -115,6 +117,7 @@ class _Start:
         self.unknown: tuple[str, ...] = before.unknown if before else ()
         self.loader = ""
         self.error: str = before.error if before else ""
+        self.changes: tuple[tuple[str, ...], ...] = before.changes if before else ()
 
 
 def started_program(tree: PlannedTree, container: ContainerSide) -> StartedProgram:
@@ -128,6 +131,8 @@ def started_program(tree: PlannedTree, container: ContainerSide) -> StartedProgr
         path = _find(tree, start)
         if path is not None and not starters:
             start.error = _start_error(tree, path, start, container)
+        elif path is not None and not start.error and not start.changes:
+            start.error = _later_error(tree, path, start, container)
         name = posixpath.basename(start.words[0])
         following = None if path is None else _following(tree, path, name, start)
         if following is None:
@@ -160,6 +165,7 @@ def _started(path: str, start: _Start, starters: list[str]) -> StartedProgram:
         start.user,
         start.unknown,
         start.error,
+        start.changes,
     )
 
 
@@ -404,6 +410,8 @@ def _of_shell(tree: PlannedTree, start: _Start) -> _Start | None:
         [word.replace(UNKNOWN, "") for word in outcome.words], dict(outcome.environment), start
     )
     following.directory = outcome.directory
+    following.changes += outcome.changes
+    following.unknown += tuple(printable(fact.replace(UNKNOWN, "*")) for fact in outcome.unknown)
     _without_unknown(following)
     found = _find(tree, following)
     return following if found is not None and _is_there(tree, found) else None
@@ -519,10 +527,18 @@ def _start_error(tree: PlannedTree, path: str, start: _Start, container: Contain
     )
 
 
-def _not_executed(tree: PlannedTree, path: str, container: ContainerSide) -> str:
-    """Return why the container's user may not execute a program, or ""."""
+def _later_error(tree: PlannedTree, path: str, start: _Start, container: ContainerSide) -> str:
+    """Return the words for a program that another one cannot start, or ""."""
+    reason = _not_executed(tree, path, container, start.user)
+    return printable(f"exec {path}: permission denied ({reason})") if reason else ""
+
+
+def _not_executed(
+    tree: PlannedTree, path: str, container: ContainerSide, user: User | None = None
+) -> str:
+    """Return why the container's user, or the one that it becomes, may not execute a program."""
     try:
-        return access_of(container, tree).not_executed(tree.resolve(path))
+        return access_of(container, tree, user).not_executed(tree.resolve(path))
     except (OSError, PathError):
         return ""
 

@@ -16,7 +16,12 @@ from nvgraft_cli.prove.access import access_of
 from nvgraft_cli.prove.architecture import exec_format_error, foreign_architecture
 from nvgraft_cli.prove.final_file import NO_FILE, FinalFile, LoadedFrom, final_file
 from nvgraft_cli.prove.loading import NOT_FOUND, Failure, Load, Object, load
-from nvgraft_cli.prove.program import StartedProgram, named_program, started_program
+from nvgraft_cli.prove.program import (
+    StartedProgram,
+    missing_program,
+    named_program,
+    started_program,
+)
 from nvgraft_cli.prove.search import (
     Loader,
     Requester,
@@ -346,7 +351,10 @@ class Opener:
             isa_level,
             access,
             secure=secure,
+            rebuilt=_runs_ldconfig(started, container),
         )
+        self._changes = started.changes
+        self._computed = next(iter(started.unknown), "")
         self._searcher.unknown += started.unknown
         self._unknown = tuple(self._searcher.unknown)
 
@@ -359,6 +367,10 @@ class Opener:
         self._searcher.unknown = list(self._unknown)
         self._searcher.perhaps = {}
         outcome = load(what, self._tree, self._searcher, self._requester, after)
+        outcome.computed = self._computed
+        outcome.scripted = _scripted(what, outcome.root, self._changes)
+        if outcome.scripted:
+            outcome.unknown.append(outcome.scripted)
         notes = [*self._notes, *outcome.ignored, *self._read_volumes(outcome)]
         verdict = "no" if outcome.failures else "unknown" if outcome.unknown else "yes"
         if self.loader.musl and any(loaded.from_host for loaded in all_objects(outcome.root)):
@@ -382,6 +394,26 @@ class Opener:
         for path, source in dict.fromkeys((volume.path, volume.source) for volume in used):
             if source:
                 yield f"the volume {path} is read from {source} of this machine"
+
+
+def _runs_ldconfig(started: StartedProgram, container: ContainerSide) -> bool:
+    """Tell whether a script before a program writes the container's loader cache anew."""
+    may_write = container.user[0] == 0 and container.member("root", "readonly") is not True
+    names = {posixpath.basename(words[0]) for words in started.changes if len(words) == 1}
+    return may_write and "ldconfig" in names
+
+
+def _scripted(what: str, root: Object | None, changes: tuple[tuple[str, ...], ...]) -> str:
+    """Return the fact that a script changes what decides which file is loaded, or ""."""
+    stem = posixpath.basename(what).partition(".so")[0] + ".so"
+    places = [] if root is None or root.from_host else [root.path, root.file]
+    for words in changes:
+        for word in words[1:]:
+            path = word.rstrip("/")
+            names_it = posixpath.basename(path).startswith(stem)
+            if names_it or (path and any(f"{place}/".startswith(f"{path}/") for place in places)):
+                return f"what a script of the container changes by `{' '.join(words)}`"
+    return ""
 
 
 def _static_loader(tree: PlannedTree, requester: Requester | None) -> Loader | None:
@@ -491,6 +523,8 @@ def _opening_program(
                 f"{program}: {_words(error)} | pass --program the path of a program in the "
                 "container"
             ) from error
+        if words := missing_program(tree, container):
+            raise _Foreign(started.path, words) from error
         notes.append(
             "the container's own program was not found: a program without RPATH is assumed"
         )

@@ -16,7 +16,7 @@ from nvgraft.formats.ldcache import loader_flags
 from nvgraft.formats.ldcache_table import Row, Table
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.dynamic import BadElf, Dynamic, SearchPaths, read_dynamic
-from nvgraft_cli.case.planned_cache import CACHE, image_cache
+from nvgraft_cli.case.planned_cache import CACHE, image_cache, searched_by_ldconfig
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.access import Access
 from nvgraft_cli.shell import logs
@@ -245,6 +245,7 @@ class Searcher:
     :param directory: the working directory, to which relative paths are relative.
     :param isa_level: the level of the host's processor; None if it is not known.
     :param access: the files that the container's process may read.
+    :param rebuilt: whether a script of the container has run ldconfig, which writes the cache anew.
     :param secure: whether the program has more rights than its user: the loader then expands
         $ORIGIN to its own directories alone.
 
@@ -268,8 +269,10 @@ class Searcher:
         access: Access,
         *,
         secure: bool = False,
+        rebuilt: bool = False,
     ) -> None:
         self._tree = tree
+        self._rebuilt = rebuilt
         self._secure = secure and not loader.musl
         self._access = access
         self._machine = machine
@@ -384,6 +387,8 @@ class Searcher:
         if not self._access.may_read(resolved):
             self.tried.append(Tried(path, "the container's user may not read it", how))
             return None, 0
+        if node is not None and node.type in {"char", "block", "fifo"}:
+            raise BadElf(f"{path}: file too short")  # /dev/null and the like
         try:
             facts = self.facts(resolved)
         except BadElf as error:
@@ -552,6 +557,8 @@ class Searcher:
 
         The loader tries only one path of its cache.
         """
+        if self._rebuilt and self.loader.cache == CACHE:
+            return self._found_by_ldconfig(name)
         if self._table is None:
             return None
         found = self._row(self._table, name)
@@ -562,6 +569,19 @@ class Searcher:
             )
             return None
         return found
+
+    def _found_by_ldconfig(self, name: str) -> tuple[str, str] | None:
+        """Return the path that ldconfig in the container enters first, with the rule, or None."""
+        for directory in searched_by_ldconfig(self._tree, self._tree.machine):
+            path = posixpath.join(directory, name)
+            resolved = self._resolved(path)
+            try:
+                facts = None if resolved is None else self.facts(resolved)
+            except (BadElf, OSError):
+                continue
+            if facts is not None and (facts.machine, facts.bits) == (self._machine, self._bits):
+                return path, f"{CACHED}, which ldconfig in the container writes anew"
+        return None
 
     def _row(self, table: Table, name: str) -> tuple[str, str] | None:
         """Return the path of the row that the loader takes with the rule, or None."""

@@ -53,6 +53,13 @@ _PREPARING = {
     *("touch", "tr", "uname", "uniq", "useradd", "usermod", "groupadd", "groupmod", "wc", "wget"),
     *("whoami", "xargs", "awk", "adduser", "addgroup", "envsubst", "kill"),
 }
+#: Of these and others, the programs that change files.
+_CHANGING = {
+    *("chmod", "chown", "cp", "install", "ldconfig", "ln", "mount", "mv", "rm", "rmdir", "sed"),
+    *("tar", "tee", "touch", "truncate", "unlink", "unzip", "wget", "curl", "dpkg", "apt-get"),
+}
+#: The most commands that change files of which a script's outcome tells.
+_MOST_CHANGES = 256
 #: Programs that ask something: whether they succeed is not known.
 _ASKING = {"cmp", "diff", "egrep", "find", "getent", "grep", "id", "lspci", "ls", "pgrep", "stat"}
 #: Programs and words of the shell that tell where a program is.
@@ -76,11 +83,15 @@ class ScriptOutcome:
     :ivar words: the command with its arguments.
     :ivar environment: its variables; their values may have ``UNKNOWN`` in them.
     :ivar directory: its working directory.
+    :ivar changes: the commands before it that change files, each with its arguments.
+    :ivar unknown: what is not known of its variables: commands before it may have set any.
     """
 
     words: tuple[str, ...]
     environment: Mapping[str, str]
     directory: str
+    changes: tuple[tuple[str, ...], ...] = ()
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -170,9 +181,10 @@ class _Shell:
         self._commands = 0
         self._files = 0
         self._calls = 0
-        #: Whether something was run that may have set any variable.
-        self._opaque = False
+        #: What was run that may have set any variable.
+        self._opaque: list[str] = []
         self._output: list[str] | None = None
+        self._changes: list[tuple[str, ...]] = []
         self.became: ScriptOutcome | None = None
         self.perhaps: ScriptOutcome | None = None
         self.last: ScriptOutcome | None = None
@@ -392,6 +404,8 @@ class _Shell:
 
     def _call(self, words: list[str], assigned: dict[str, str], state: _ShellState) -> bool | None:
         name, arguments = words[0], words[1:]
+        if posixpath.basename(name) in _CHANGING and len(self._changes) < _MOST_CHANGES:
+            self._changes.append(tuple(words))
         if name in state.functions:
             return self._function(words, state)
         if name in {"[", "test", "[["}:
@@ -416,7 +430,7 @@ class _Shell:
             text = " ".join(arguments)
             if UNKNOWN not in text:
                 return self.run_text(text, state)
-            self._opaque = True
+            self._opaque.append("what `eval` of a script's output sets")
         elif name in {"command", "builtin"} and arguments[:1] and arguments[0][:1] != "-":
             return self._call(arguments, assigned, state)
         elif name == "exec":
@@ -428,7 +442,7 @@ class _Shell:
         elif name in {"true", ":", "false"}:
             return name != "false"
         elif arguments[:1] in (["activate"], ["load"]):  # conda, mamba; module
-            self._opaque = True
+            self._opaque.append(f"what `{' '.join(words)}` sets")
         elif self._output is not None:
             return self._write(words, state)
         elif name in _LOOKING:
@@ -482,7 +496,7 @@ class _Shell:
     def _source(self, arguments: list[str], state: _ShellState) -> bool | None:
         text = self._sourced(arguments[0], state)
         if text is None:
-            self._opaque = True
+            self._opaque.append(f"what {arguments[0]} sets, which a script reads")
             return None
         before = state.arguments
         if len(arguments) > 1:
@@ -492,7 +506,7 @@ class _Shell:
         except _Return:
             pass
         except NotUnderstood:
-            self._opaque = True
+            self._opaque.append(f"what {arguments[0]} sets, which a script reads")
         if len(arguments) > 1:
             state.arguments = before
         return True
@@ -531,7 +545,10 @@ class _Shell:
     def _outcome(
         self, words: list[str], assigned: dict[str, str], state: _ShellState
     ) -> ScriptOutcome:
-        return ScriptOutcome(tuple(words), state.environment() | assigned, state.directory)
+        environment = state.environment() | assigned
+        unknown = tuple(dict.fromkeys(self._opaque[:_FILES]))
+        changes = tuple(self._changes)
+        return ScriptOutcome(tuple(words), environment, state.directory, changes, unknown)
 
     # -- outputs of commands
 
