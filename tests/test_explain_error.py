@@ -206,6 +206,15 @@ def test_lines_of_several_messages_are_not_joined() -> None:
     """Two messages, the first of which is the longer, are not read as a wrapped one."""
     first = "fatal: unable to access 'https://example.org/NVIDIA/cuda-samples.git/': no such host"
     assert ids(f"ready\n{first}\nunknown error: 999\nexited") == []
+    for line in (
+        "$ docker run --rm --gpus all nvidia/cuda:12.4.1-base-ubuntu22.04 nvidia-smi",
+        "NVIDIA-SMI 550.54.14  Driver Version: 550.54.14  CUDA Version: 12.4",
+        "ii  nvidia-container-toolkit 1.17.4-1 amd64 NVIDIA Container toolkit",
+        'time="2025-01-01T10:00:00Z" level=info msg="started" runtime=nvidia-container-runtime',
+        "a program that speaks of nvidia-container-runtime, and nvidia-smi, in its one line",
+    ):
+        for error in ("bash: foo: No such file or directory", "ValueError: no such colour"):
+            assert ids(f"{line}\n{error}") == []
 
 
 def test_wrappers_are_listed_from_the_outermost() -> None:

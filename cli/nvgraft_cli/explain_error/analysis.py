@@ -224,7 +224,8 @@ def _in_passing(reading: _Reading) -> bool:
         return True
     line = _last_telling(reading.complaint)
     small = lower(line)
-    if not line or any(_hits(line, small, cache(lambda: _contexts(small)))):
+    said = any(line in meaning.words for _, meaning in reading.meanings.values())
+    if said or any(_hits(line, small, cache(lambda: _contexts(small)))):
         return False
     return notes or any(word.ends for word, _ in _words_of(line))
 

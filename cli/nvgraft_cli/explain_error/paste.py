@@ -15,6 +15,19 @@ _WIDTHS = range(40, 400)
 #: What an indentation takes from the width of lines that were wrapped between words.
 _INDENTED = 8
 _CONTINUED = re.compile(r"[a-z]\w*(?: |$)")
+#: A command, the output of a program, a line of a list of packages or of a log that tells no error:
+#: the next line is not its end.
+_WHOLE = re.compile(
+    r"\S{0,60}[$#%] |(?:sudo )?(?:docker|podman|nerdctl|kubectl|apt|apt-get|pip3?|python3?) [a-z-]"
+    r"|NVIDIA-SMI \d.*CUDA Version: \d|GPU \d+: |(?:ii|rc)  ?\S+ "
+    r"|(?!.*level=(?:err|fat|warn)).{0,80}(?:level=(?:info|debug)|\b(?:INFO|DEBUG))\b"
+)
+#: The beginning of a message, which is not the end of the line before.
+_BEGINS = re.compile(
+    r"Traceback|File \"|time=|level=|\[ *\d+\.\d|\d{4}[-/]\d\d|[EW]: |[\w.-]+\[\d+\]: "
+    r"|(?:bash|sh|zsh|curl|wget|git|make|modprobe|panic|fatal|sudo|ls|cat|cp|mv|rm|ld|gcc|cc1?): "
+    r"|(?:Error|ERROR|FATAL|WARNING|Warning|docker|podman): |\w+(?:\.\w+)*(?:Error|Exception): "
+)
 _QUOTING = re.compile(r"^(?:[>│|] ?)+", re.MULTILINE)
 
 #: Characters of one piece of text that is repeated, and of the repetitions that are read.
@@ -71,6 +84,7 @@ def readings(text: str) -> Iterator[str]:
         cut += {width: "", width - 1: " "}.get(len(line), "\n") + after
         after = after.lstrip()
         full = after and len(line) + 1 + len(after.split(" ", 1)[0]) > width - _INDENTED
+        full = full and not _WHOLE.match(line) and not _BEGINS.match(after)
         hyphen = full and line.endswith("-") and line[-2:-1].isalnum()
         words += ("" if hyphen else " " if full else "\n") + after
         if full:
