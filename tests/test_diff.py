@@ -512,7 +512,7 @@ def test_a_specification_knows_no_capabilities(tmp_path: Path, capsys: Captured)
     assert main(["diff", "debian-a100x8", specification, "--bundle", bundle]) == 1
     out = capsys.readouterr().out
     assert lines_of(out)["capabilities"].endswith(
-        " → not known: a CDI specification does not contain them"
+        " (A; not known of B: a CDI specification does not contain them)"
     )
     places = [line.partition(":")[0] for line in part(out, "moved")]
     inside = "/usr/lib/x86_64-linux-gnu → /usr/lib/x86_64-linux-gnu/nvidia/current"

@@ -208,6 +208,10 @@ def test_a_program_that_nobody_may_execute_is_passed_over(tmp_path: Path, capsys
         (["/opt/x/own"], "own", 0o755, ("noexec",), "the volume /opt/x has the option noexec"),
         (["/opt/x/own"], "own", 0o755, ("ro",), ""),
         (["/opt/x/own"], "", 0o700, (), "the container's user may not search its directory"),
+        (["env", "/opt/x/own"], "own", 0o644, (), "exec /opt/x/own: permission denied (nobody"),
+        (["env", "none"], "own", 0o755, (), "exec none: no such file or directory"),
+        ([LOADER, "/opt/x/own"], "own", 0o644, (), ""),
+        (["/opt/x/run"], "run", 0o711, (), "exec /opt/x/run: permission denied (its interpreter"),
     ],
 )
 def test_a_program_that_may_not_be_executed(
@@ -307,6 +311,9 @@ def test_a_program_that_is_not_there_loads_nothing(tmp_path: Path, capsys: Captu
     assert code == 1
     words = 'exec: "other": executable file not found in $PATH'
     assert proof["failures"][0]["words"] == words
+    path = made(tmp_path / "l", args=["/usr/bin/loop"])
+    (tmp_path / "l/rootfs/usr/bin/loop").symlink_to("loop")
+    assert run_prove(capsys, "--bundle", path)[0] == 1
 
 
 def test_a_program_that_lacks_a_library_ends_at_once(tmp_path: Path, capsys: Captured) -> None:

@@ -63,6 +63,8 @@ def test_what_a_script_changes_and_sets_is_told(
         ('#!/bin/sh\nset -euo pipefail\nexec tini -- "$@"', "tini -- app -x"),
         ("first; second --all $1; echo done", "second --all app"),
         ("serve | tee /var/log/x", "serve"),
+        ("echo x | xargs -n 1 app -y", "app -y"),
+        ("app; find /x | xargs rm", "app"),
         ("serve &\npid=$!\nwait $pid", "serve"),
         ('(cd /x; exec "$0")', "/entry.sh"),
         ("f() { local a=$1; exec app $a; }; f y", "app y"),

@@ -424,7 +424,7 @@ def test_a_driver_without_gpus_answers_what_needs_none(tmp_path: Path, capsys: C
     assert capsys.readouterr().out.startswith("/dev/nvidia0 may be in the container\n")
     assert main(["diff", "runfile-a10x2", new]) == 1
     out = capsys.readouterr().out
-    assert "\nGPUs              2 x NVIDIA A10 → not known\n" in out
+    assert "\nGPUs              2 x NVIDIA A10 (A; not known of B)\n" in out
     assert "device nodes, files, GPUs: a driver recorded without GPUs does not contain" in out
     assert "gone" not in out
     assert main(["diff", "runfile-a10x2", new, "--bundle", bundle]) == 1

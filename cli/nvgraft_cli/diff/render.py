@@ -160,15 +160,15 @@ def _summary(diff: Diff) -> list[tuple[str, str, bool]]:
         if row.a == row.b:
             rows.append((row.what, f"{row.a} (both)", False))
             continue
-        untold = {
-            letter: f"not known: {KINDS[side.kind]} does not contain them"
-            if row.what == "capabilities" and side.kind not in _PLANS
-            else "not known"
-            for letter, side in (("a", diff.a), ("b", diff.b))
-        }
-        ours = row.a if row.a is not None else untold["a"]
-        theirs = row.b if row.b is not None else untold["b"]
-        rows.append((row.what, f"{ours} → {theirs}", True))
+        if row.a is not None and row.b is not None:
+            rows.append((row.what, f"{row.a} → {row.b}", True))
+            continue
+        # What one side cannot tell is no difference.
+        told, letter, untold = ("A", "B", diff.b) if row.b is None else ("B", "A", diff.a)
+        words = f"{row.b if row.a is None else row.a} ({told}; not known of {letter}"
+        if row.what == "capabilities" and untold.kind not in _PLANS:
+            words += f": {KINDS[untold.kind]} does not contain them"
+        rows.append((row.what, f"{words})", False))
     return rows
 
 

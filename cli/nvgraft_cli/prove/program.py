@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nvgraft.base.errors import printable
-from nvgraft.formats.tree import PathError
+from nvgraft.formats.tree import LOOP, PathError
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.dynamic import BadElf, NotRecorded, read_dynamic
 from nvgraft_cli.case.planned_tree import PlannedTree
@@ -131,7 +131,7 @@ def started_program(tree: PlannedTree, container: ContainerSide) -> StartedProgr
         path = _find(tree, start)
         if path is not None and not starters:
             start.error = _start_error(tree, path, start, container)
-        elif path is not None and not start.error and not start.changes:
+        elif starters and not start.error and not start.changes:
             start.error = _later_error(tree, path, start, container)
         name = posixpath.basename(start.words[0])
         following = None if path is None else _following(tree, path, name, start)
@@ -217,7 +217,9 @@ def _may_be_there(tree: PlannedTree, path: str, volumes: list[str]) -> bool:
     """Tell whether a file is at ``path``, or whether that is not known: a volume covers it."""
     try:
         leads_to, node = tree.find(path)
-    except (PathError, OSError):
+    except PathError as error:
+        return error.cause != LOOP
+    except OSError:
         return True
     return node is not None or any(
         place == volume or place.startswith(f"{volume}/")
@@ -520,15 +522,27 @@ def _start_error(tree: PlannedTree, path: str, start: _Start, container: Contain
     if reason := _not_executed(tree, place, container):
         return printable(f"exec {path}: permission denied ({words[0]}: {reason})")
     if _may_be_there(tree, place, volumes):
-        return ""
+        if access_of(container, tree).may_read(tree.resolve(path)):
+            return ""
+        return printable(f"exec {path}: permission denied (its interpreter may not read it)")
     return printable(
         f"exec {path}: no such file or directory (the image lacks {words[0]}, which the first line"
         " of the script names)"
     )
 
 
-def _later_error(tree: PlannedTree, path: str, start: _Start, container: ContainerSide) -> str:
+def _later_error(
+    tree: PlannedTree, path: str | None, start: _Start, container: ContainerSide
+) -> str:
     """Return the words for a program that another one cannot start, or ""."""
+    if path is None:
+        volumes = [posixpath.normpath(posixpath.join("/", at)) for _, at in container.spec.mounts]
+        search = start.environment.get("PATH", _PATH).split(":")
+        places = [posixpath.normpath(posixpath.join("/", at, start.words[0])) for at in search]
+        there = any(_may_be_there(tree, place, volumes) for place in places)
+        return "" if there else printable(f"exec {start.words[0]}: no such file or directory")
+    if start.loader:
+        return ""  # the loader reads it
     reason = _not_executed(tree, path, container, start.user)
     return printable(f"exec {path}: permission denied ({reason})") if reason else ""
 

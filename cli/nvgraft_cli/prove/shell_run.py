@@ -51,7 +51,7 @@ _PREPARING = {
     *("ln", "mkdir", "mkfifo", "mktemp", "mount", "mv", "nproc", "pwd", "readlink"),
     *("realpath", "rm", "rmdir", "sed", "sleep", "sort", "sync", "tail", "tar", "tee"),
     *("touch", "tr", "uname", "uniq", "useradd", "usermod", "groupadd", "groupmod", "wc", "wget"),
-    *("whoami", "xargs", "awk", "adduser", "addgroup", "envsubst", "kill"),
+    *("whoami", "awk", "adduser", "addgroup", "envsubst", "kill"),
 }
 #: Of these and others, the programs that change files.
 _CHANGING = {
@@ -68,6 +68,8 @@ _IGNORED = {
     *("trap", "umask", "ulimit", "shopt", "alias", "unalias", "wait", "jobs", "hash", "let"),
     *("printf", "echo", "read", "getopts", "times", "pushd", "popd", "enable", "bind", "disown"),
 }
+#: Options of xargs that take a value as a word of its own.
+_XARGS_VALUES = {"-I", "-n", "-P", "-L", "-d", "-s", "-a", "-E"}
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _HOME = re.compile(r"((?:[A-Za-z_]\w*\+?=)?)~(?=/|$)")
 _PATTERN = re.compile(r"[*?\[]|[@+]\(")
@@ -433,6 +435,12 @@ class _Shell:
             self._opaque.append("what `eval` of a script's output sets")
         elif name in {"command", "builtin"} and arguments[:1] and arguments[0][:1] != "-":
             return self._call(arguments, assigned, state)
+        elif name == "xargs":
+            command = list(arguments)
+            while command and command[0].startswith("-"):
+                del command[: 2 if command[0] in _XARGS_VALUES else 1]
+            if command:
+                return self._call(command, assigned, state)
         elif name == "exec":
             return self._exec(arguments, assigned, state)
         elif name == "exit":
