@@ -316,6 +316,16 @@ def test_a_program_that_is_not_there_loads_nothing(tmp_path: Path, capsys: Captu
     assert run_prove(capsys, "--bundle", path)[0] == 1
 
 
+@pytest.mark.parametrize("line", ["conda activate x", "export PATH=$(where)/bin:/bin", ":"])
+def test_a_program_that_a_script_may_have_found(
+    line: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """Where a script may have set PATH, a program that is not found may be there."""
+    path = made(tmp_path / "b", args=["/entry.sh"])
+    put(tmp_path / "b/rootfs/entry.sh", f"#!/usr/bin/sh\n{line}\nexec /usr/bin/env none\n")
+    assert run_prove(capsys, "--bundle", path)[0] == (1 if line == ":" else 0)
+
+
 def test_a_program_that_lacks_a_library_ends_at_once(tmp_path: Path, capsys: Captured) -> None:
     """The verdict of doctor names the program; a library of the driver is one to be requested."""
     own = executable(X86, "x", ["libc.so.6", "libnone.so.1"], None, LOADER)

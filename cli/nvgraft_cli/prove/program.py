@@ -535,6 +535,8 @@ def _later_error(
     tree: PlannedTree, path: str | None, start: _Start, container: ContainerSide
 ) -> str:
     """Return the words for a program that another one cannot start, or ""."""
+    if path is None and start.unknown:
+        return ""  # a script may have set PATH
     if path is None:
         volumes = [posixpath.normpath(posixpath.join("/", at)) for _, at in container.spec.mounts]
         search = start.environment.get("PATH", _PATH).split(":")
