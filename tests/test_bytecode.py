@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib.util import MAGIC_NUMBER, cache_from_source
+from importlib.util import MAGIC_NUMBER, cache_from_source, find_spec
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,21 @@ def test_a_shared_library_that_has_moved_is_imported(library: Path) -> None:
     (library / Path(_prctl.__file__).name).unlink()
     imported, *_, compiled = start(library)
     assert (imported, compiled) == (["nvgraft", "nvgraft.startup"], ["_prctl"])
+
+
+def test_shared_libraries_are_those_that_an_import_statement_takes(library: Path) -> None:
+    """python-prctl's is taken from beside the engine wherever that lies now: a new installation is
+    started before it has its final place. Python's own is the one that this Python imports.
+    """
+    shutil.rmtree(library / DIRECTORY)
+    pack.pack_groups(str(library), "/nowhere")
+    imported, *_, compiled = start(library)
+    assert (imported, compiled) == (["nvgraft", "nvgraft.startup"], [])
+    order: dict[str, str] = {}
+    pack.add_module(str(library), "_json", order, set())
+    found = find_spec("_json")
+    assert found is not None
+    assert order == {"_json": "" if found.origin == "built-in" else found.origin}
 
 
 def test_an_edited_source_counts_once_the_packed_files_are_removed(library: Path) -> None:

@@ -9,9 +9,9 @@ import importlib.util
 import marshal
 import os
 import sys
-import sysconfig
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib.machinery import ExtensionFileLoader, PathFinder
 from pathlib import Path
 from types import CodeType
 from typing import TypeVar
@@ -105,7 +105,7 @@ def pack_groups(directory: str, final: str) -> None:
 
 def _module(directory: str, final: str, name: str, source: str) -> _Module:
     if not source.endswith(".py"):
-        return name, False, source.replace(f"{directory}/", f"{final}/", 1), None
+        return name, False, source, None
     path = Path(directory, source)
     code = compile_source(path, f"{final}/{source}", bare_source=True)
     return name, path.name == "__init__.py", source, code
@@ -171,13 +171,16 @@ def _statements(program: ast.Module) -> Iterator[ast.stmt]:
 def _library(directory: str, name: str) -> str | None:
     """Return the path of the module ``name`` of the standard library or of python-prctl if that is
     compiled C, empty for one of the interpreter's program; otherwise None.
+
+    It is the file that an import statement would take, relative if it is in ``directory``.
     """
     if name in sys.builtin_module_names:
         return ""
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    places = (directory, sysconfig.get_config_var("DESTSHARED"))
-    paths = (f"{place}/{name}{suffix}" for place in places)
-    return next((path for path in paths if os.path.isfile(path)), None)
+    places = [directory, *(place for place in sys.path if place.endswith("/lib-dynload"))]
+    found = PathFinder.find_spec(name, places) if "." not in name else None
+    if found is None or not isinstance(found.loader, ExtensionFileLoader):
+        return None
+    return str(found.origin).removeprefix(f"{directory}/")
 
 
 def bare(source: bytes) -> ast.Module:

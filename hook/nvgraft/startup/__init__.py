@@ -18,7 +18,8 @@ loads every module from its source.
 number of pieces. A piece has its length in four bytes, the low one first, and a list of modules in
 the format of marshal: name, whether it is a package, the path of its source, and its code, compiled
 without docstrings, annotations and qualified names of functions. A module without code is compiled
-C: its path is that of a shared library, or empty for one of the interpreter's program.
+C: its path is that of a shared library, absolute for one of the standard library, or empty for one
+of the interpreter's program.
 Pieces have about 120 KiB, so that each one is read into the memory of the one before: new memory
 costs a page fault for each 4 KiB.
 """
@@ -169,7 +170,8 @@ def _run(library: str, modules: list[tuple[str, bool, str, CodeType | None]]) ->
         if name in loaded:
             continue
         if code is None:
-            _load_compiled(name, source)
+            below = source and not source.startswith("/")
+            _load_compiled(name, f"{library}/{source}" if below else source)
             continue
         path = f"{library}/{source}"
         module = kind(name)
