@@ -222,7 +222,7 @@ def _in_passing(reading: _Reading) -> bool:
     notes = kinds == {"note"}
     if notes and reading.lines > _FEW:
         return True
-    line = _last_telling(reading.complaint)
+    line = _last_telling(_complaints(reading.complaint))
     small = lower(line)
     said = any(line in meaning.words for _, meaning in reading.meanings.values())
     if said or any(_hits(line, small, cache(lambda: _contexts(small)))):
@@ -416,7 +416,7 @@ def _innermost(block: str) -> tuple[str, Layer | None]:
     lines = _complaints(block)
     if not lines:
         return "", None
-    line = _last_telling(block)
+    line = _last_telling(lines)
     end, layer = _last_layer(line)
     if layer is None:
         layer = next((found for found in map(_speaker, reversed(lines)) if found), None)
@@ -435,9 +435,8 @@ def _complaints(block: str) -> list[str]:
     ]
 
 
-def _last_telling(block: str) -> str:
-    """Return the last line that tells a cause, or complains at all, or ""."""
-    lines = _complaints(block)
+def _last_telling(lines: list[str]) -> str:
+    """Return the last of these complaints that tells a cause, or the last at all, or ""."""
     return next((each for each in reversed(lines) if _tells(each)), lines[-1] if lines else "")
 
 

@@ -88,6 +88,10 @@ sys.path.{extend}
 {call}
 """
 
+#: What the engine's programs do with ``sys.path``: their directory comes before those of the
+#: standard library, which need not be searched for the engine.
+FIRST = 'insert(0, "{directory}")'
+
 #: The first lines of the engine's programs; see nvgraft.startup. The garbage collector would
 #: examine all loaded objects again and again, which stay until the process ends anyway
 #: (docs/decisions/0002).
@@ -495,8 +499,7 @@ def install(
     finally:
         shutil.rmtree(stage, ignore_errors=True)
     hook, cli = f"{final}/hook", f"{final}/cli"
-    # Before the standard library's directories, which need not be searched for the engine.
-    first = f'insert(0, "{hook}")'
+    first = FIRST.format(directory=hook)
     both = f'extend(("{hook}", "{cli}"))'
     all_three = f'extend(("{hook}", "{cli}", "{final}/plugin"))'
     called = "raise SystemExit(main())"

@@ -132,8 +132,10 @@ def add_module(directory: str, name: str, order: dict[str, str], seen: set[str])
 
     :param seen: names that are skipped; ``name`` is added to them.
     """
+    if name in seen:
+        return
     library = _library(directory, name)
-    if library is not None and name not in seen:
+    if library is not None:
         seen.add(name)
         order[name] = library
         return
@@ -146,7 +148,7 @@ def add_module(directory: str, name: str, order: dict[str, str], seen: set[str])
         ),
         None,
     )
-    if source is None or name in seen or not name.startswith("nvgraft"):
+    if source is None or not name.startswith("nvgraft"):
         return
     seen.add(name)
     if "." in name:

@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from nvgraft_cli.install import launcher
-from nvgraft_cli.install.install import CannotInstall, owned_by_root
+from nvgraft_cli.install.install import FIRST, CannotInstall, owned_by_root
 from nvgraft_cli.register.change import CannotRegister
 from nvgraft_cli.shell import logs
 from nvgraft_specs.names import DEFAULT_PATH, HOOK_TIMEOUT
@@ -20,7 +20,8 @@ RUNTIME = "nvgraft-runtime"
 
 #: The first line of the installer's launchers, and the directory that they put before sys.path.
 _FIRST_LINE = re.compile(r"#!(/\S+) -ISB\n")
-_DIRECTORY = re.compile(r'^sys\.path\.insert\(0, "(/[^"]+)"\)$', re.MULTILINE)
+_BEFORE, _AFTER = map(re.escape, f"sys.path.{FIRST}".split("{directory}"))
+_DIRECTORY = re.compile(f'^{_BEFORE}(/[^"]+){_AFTER}$', re.MULTILINE)
 
 
 class Programs(NamedTuple):

@@ -169,11 +169,10 @@ def _run(library: str, modules: list[tuple[str, bool, str, CodeType | None]]) ->
     for name, package, source, code in modules:
         if name in loaded:
             continue
+        path = source if source[:1] in ("", "/") else f"{library}/{source}"
         if code is None:
-            below = source and not source.startswith("/")
-            _load_compiled(name, f"{library}/{source}" if below else source)
+            _load_compiled(name, path)
             continue
-        path = f"{library}/{source}"
         module = kind(name)
         module.__file__ = path
         parent, _, last = name.rpartition(".")
