@@ -12,6 +12,7 @@ from nvgraft.host.snapshot import SnapshotTree
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.layered_tree import LayeredTree
 from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.case.volumes import Volume
 from nvgraft_cli.prove.user import User
 
 _READ, _EXECUTE = 4, 1  # of a directory, the latter is the right to search
@@ -62,7 +63,7 @@ class Access:
 
         Source: execve(2), EACCES.
         """
-        volume = None if self._tree.from_host(path) else self._tree.volumes.over(path)
+        volume = self._volume(path)
         node = self._node(path)
         if volume is not None and _NOEXEC in volume.options:
             return f"the volume {volume.path} has the option noexec"
@@ -86,8 +87,12 @@ class Access:
         return not self._has_option(path, _NOEXEC)
 
     def _has_option(self, path: str, option: str) -> bool:
-        volume = None if self._tree.from_host(path) else self._tree.volumes.over(path)
+        volume = self._volume(path)
         return volume is not None and option in volume.options
+
+    def _volume(self, path: str) -> Volume | None:
+        """Return the volume that covers a file which is not the host's, or None."""
+        return None if self._tree.from_host(path) else self._tree.volumes.over(path)
 
     def gains_rights(self, path: str) -> bool:
         """Tell whether the program at a resolved ``path`` gives its process more rights.

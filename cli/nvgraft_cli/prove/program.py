@@ -185,7 +185,7 @@ def missing_program(tree: PlannedTree, container: ContainerSide) -> str:
         count_paths(tree, "PATH", path)
         places = [posixpath.join("/", place, name) for place in path.split(":")]
         words = f'exec: "{name}": executable file not found in $PATH'
-    volumes = [posixpath.normpath(posixpath.join("/", path)) for _, path in container.spec.mounts]
+    volumes = _mount_points(container)
     if not any(_may_be_there(tree, posixpath.normpath(place), volumes) for place in places):
         return printable(words)
     return started_program(tree, container).error
@@ -211,6 +211,11 @@ def missing_loader(tree: PlannedTree, container: ContainerSide) -> str:
     return printable(
         f"exec {started.path}: no such file or directory (the image lacks its loader {interp})"
     )
+
+
+def _mount_points(container: ContainerSide) -> list[str]:
+    """Return where config.json mounts something in the container."""
+    return [posixpath.normpath(posixpath.join("/", path)) for _, path in container.spec.mounts]
 
 
 def _may_be_there(tree: PlannedTree, path: str, volumes: list[str]) -> bool:
@@ -517,7 +522,7 @@ def _start_error(tree: PlannedTree, path: str, start: _Start, container: Contain
         return ""
     if not words:
         return printable(f"exec {path}: exec format error (it is neither a program nor a script)")
-    volumes = [posixpath.normpath(posixpath.join("/", path)) for _, path in container.spec.mounts]
+    volumes = _mount_points(container)
     place = posixpath.normpath(posixpath.join(start.directory, words[0]))
     if reason := _not_executed(tree, place, container):
         return printable(f"exec {path}: permission denied ({words[0]}: {reason})")
@@ -538,7 +543,7 @@ def _later_error(
     if path is None and start.unknown:
         return ""  # a script may have set PATH
     if path is None:
-        volumes = [posixpath.normpath(posixpath.join("/", at)) for _, at in container.spec.mounts]
+        volumes = _mount_points(container)
         search = start.environment.get("PATH", _PATH).split(":")
         places = [posixpath.normpath(posixpath.join("/", at, start.words[0])) for at in search]
         there = any(_may_be_there(tree, place, volumes) for place in places)
