@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from nvgraft.formats.tree import open_tree_at
-from nvgraft_cli.prove.shell_run import UNKNOWN, ScriptOutcome, run_script
+from nvgraft_cli.prove.shell_run import ScriptOutcome, run_script
+from nvgraft_cli.prove.shell_state import UNKNOWN
 
 
 def found(name: str, _variables: Mapping[str, str], _directory: str) -> str | None:

@@ -17,7 +17,9 @@ from nvgraft_cli.case.dynamic import BadElf, NotRecorded, read_dynamic
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.access import access_of
 from nvgraft_cli.prove.search import count_paths, default_loader
-from nvgraft_cli.prove.shell_run import SCRIPT_LIMIT, UNKNOWN, run_script
+from nvgraft_cli.prove.shell_files import SCRIPT_LIMIT
+from nvgraft_cli.prove.shell_run import run_script
+from nvgraft_cli.prove.shell_state import UNKNOWN
 from nvgraft_cli.prove.user import User, named_user
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -1,0 +1,53 @@
+"""Builtins that change the state of a shell and nothing else."""
+
+import posixpath
+
+from nvgraft_cli.prove.shell_state import ShellState
+from nvgraft_cli.prove.shell_words import assignment_of_text
+
+
+def change_state(name: str, arguments: list[str], state: ShellState) -> bool:
+    """Run a builtin that changes the state; return False for every other command."""
+    if name in {"export", "declare", "typeset", "readonly", "local"}:
+        _declare(name, arguments, state)
+    elif name == "unset":
+        for argument in arguments:
+            state.variables.pop(argument, None)
+            state.exported.discard(argument)
+    elif name == "set":
+        _set(arguments, state)
+    elif name == "shift":
+        count = int(arguments[0]) if arguments and arguments[0].isdecimal() else 1
+        del state.arguments[1 : 1 + count]
+    elif name == "cd":
+        place = next((word for word in arguments if not word.startswith("-")), "")
+        state.directory = posixpath.join(state.directory, place or "/")
+    else:
+        return False
+    return True
+
+
+def _declare(name: str, arguments: list[str], state: ShellState) -> None:
+    flags = "".join(word[1:] for word in arguments if word.startswith("-"))
+    exports = (name == "export" and "n" not in flags) or "x" in flags
+    for argument in arguments:
+        variable = argument
+        if assigns := assignment_of_text(argument):
+            variable, joined, value = assigns
+            before = state.variables.get(variable, "") if joined else ""
+            state.assign(variable, before + value)
+        if exports and not argument.startswith("-"):
+            state.exported.add(variable)
+
+
+def _set(arguments: list[str], state: ShellState) -> None:
+    for number, argument in enumerate(arguments):
+        if argument == "--" or argument[:1] not in {"-", "+"}:
+            option = arguments[number - 1] if number else ""
+            if argument != "--" and option[:1] in {"-", "+"} and option.endswith("o"):
+                continue
+            rest = arguments[number + 1 if argument == "--" else number :]
+            state.arguments[1:] = rest
+            return
+        if argument in {"-a", "+a"} or (argument.startswith("-") and "a" in argument):
+            state.export_all = argument.startswith("-")

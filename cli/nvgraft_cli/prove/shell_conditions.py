@@ -1,0 +1,62 @@
+"""Tell whether a test of a shell holds: ``[ ... ]``, ``[[ ... ]]`` and ``test``."""
+
+from nvgraft.formats.tree import PathError
+from nvgraft_cli.prove.shell_files import ShellFiles
+from nvgraft_cli.prove.shell_patterns import is_pattern, matches
+from nvgraft_cli.prove.shell_state import UNKNOWN, ShellState
+
+#: The operators of a list, those that bind least first, with the side that decides.
+_LISTS = (("||", True), ("-o", True), ("&&", False), ("-a", False))
+_OF_FILES = {"-e", "-f", "-d", "-r", "-s", "-x", "-L", "-h"}
+#: The operators that compare numbers, with the signs of the difference for which they hold.
+_ORDERS = {"-eq": (0,), "-ne": (-1, 1), "-lt": (-1,), "-le": (-1, 0), "-gt": (1,), "-ge": (0, 1)}
+
+
+def holds(words: list[str], state: ShellState, files: ShellFiles) -> bool | None:
+    """Return whether a test holds, None where that is not known."""
+    for operator, decides in _LISTS:
+        if operator in words[1:]:
+            at = words.index(operator, 1)
+            sides = [holds(words[:at], state, files), holds(words[at + 1 :], state, files)]
+            if decides in sides:
+                return decides
+            return None if None in sides else not decides
+    if words[:1] == ["!"]:
+        status = holds(words[1:], state, files)
+        return None if status is None else not status
+    if any(UNKNOWN in word for word in words):
+        return None
+    if len(words) == 1:
+        return bool(words[0])
+    if len(words) == 2:
+        return _holds_for(words[0], words[1], state, files)
+    return _compare(*words) if len(words) == 3 else False if not words else None
+
+
+def _holds_for(operator: str, word: str, state: ShellState, files: ShellFiles) -> bool | None:
+    if operator in {"-n", "-z"}:
+        return bool(word) is (operator == "-n")
+    if operator == "-v":
+        return word in state.variables
+    if operator not in _OF_FILES:
+        return None
+    try:
+        node = files.node(word, state)
+    except (OSError, PathError):
+        return None
+    if operator in {"-d", "-f"}:
+        return node is not None and (node.type == "dir") is (operator == "-d")
+    return node is not None if operator in {"-e", "-r"} or node is None else None
+
+
+def _compare(left: str, operator: str, right: str) -> bool | None:
+    if operator in {"=", "==", "!="}:
+        equal = matches(left, right) if is_pattern(right) else left == right
+        return equal is (operator != "!=")
+    if operator not in _ORDERS:
+        return None
+    try:
+        difference = int(left) - int(right)
+    except ValueError:
+        return None
+    return (difference > 0) - (difference < 0) in _ORDERS[operator]

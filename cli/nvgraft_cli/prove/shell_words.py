@@ -1,0 +1,123 @@
+"""Expand the words of a script: variables, outputs of commands, wildcards, and splitting."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from nvgraft_cli.prove.shell_files import ShellFiles
+from nvgraft_cli.prove.shell_patterns import is_pattern, quoted, without
+from nvgraft_cli.prove.shell_state import UNKNOWN, VALUE_LIMIT, ShellState
+from nvgraft_cli.prove.shell_syntax import Block, Word, WordPart
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_HOME = re.compile(r"((?:[A-Za-z_]\w*\+?=)?)~(?=/|$)")
+
+
+class ShellWords:
+    """What words become in the state of a shell.
+
+    :param output: returns the output of commands.
+    """
+
+    def __init__(self, files: ShellFiles, output: Callable[[Block, ShellState], str]) -> None:
+        self._files = files
+        self._output = output
+
+    def text(self, word: Word, state: ShellState, *, pattern: bool = False) -> str:
+        """Return a word as one text, without splitting."""
+        texts = []
+        for part in _at_home(word, state):
+            text = " ".join(self._values(part, state))
+            texts.append(quoted(text) if pattern and part.quoted else text)
+        return "".join(texts)[:VALUE_LIMIT]
+
+    def fields(self, word: Word, state: ShellState) -> list[str]:
+        """Return the arguments that a word becomes."""
+        fields: list[str] = []
+        current: str | None = None
+        pattern = False
+        for part in _at_home(word, state):
+            values = self._values(part, state)
+            if part.kind == "text" or (
+                part.quoted and part.kind != "elements" and part.text != "@"
+            ):
+                current = (current or "") + "".join(values)
+                pattern |= not part.quoted and is_pattern(part.text)
+                continue
+            if not part.quoted:
+                values = [one for value in values for one in value.split()]
+            if values:
+                fields += [(current or "") + values[0], *values[1:]]
+                current = fields.pop()
+        if current is not None:
+            fields.append(current[:VALUE_LIMIT])
+        if pattern and len(fields) == 1 and UNKNOWN not in fields[0]:
+            return list(self._files.matching(fields[0], state)) or fields
+        return fields
+
+    def array(self, part: WordPart, state: ShellState) -> list[str]:
+        """Return the elements of an array that is written out."""
+        return [text for word in part.words for text in self.fields(word, state)]
+
+    def _values(self, part: WordPart, state: ShellState) -> list[str]:
+        """Return the values of a part: more than one of $@ and of arrays only."""
+        if part.kind == "text":
+            return [part.text]
+        if part.kind in {"unknown", "array"}:
+            return [UNKNOWN]
+        if part.kind == "elements":
+            return state.elements(part.text)
+        if part.kind == "command":
+            return [self._output(part.body, state)]
+        if part.text in {"@", "*"} and not part.operator:
+            return state.arguments[1:]
+        return [self._variable(part, state)[:VALUE_LIMIT]]
+
+    def _variable(self, part: WordPart, state: ShellState) -> str:
+        value = state.value(part.text)
+        operator = part.operator.removeprefix(":")
+        if operator in {"-", "=", "+", "?"}:
+            missing = value is None or (part.operator.startswith(":") and value == "")
+            if operator == "+":
+                return "" if missing else self.text(part.argument, state)
+            if operator in {"-", "="} and missing:
+                value = self.text(part.argument, state)
+                if operator == "=":
+                    state.variables[part.text] = value
+        elif operator == "piece" and value and UNKNOWN not in value:
+            start, _, count = part.argument[0].text.partition(":")
+            return value[int(start) :][: int(count) if count else None]
+        elif operator and value and UNKNOWN not in value:
+            pattern = self.text(part.argument, state, pattern=True)
+            rest = None if UNKNOWN in pattern else without(value, operator, pattern)
+            return UNKNOWN if rest is None else rest
+        return value or ""
+
+
+def assignment(word: Word) -> tuple[str, bool, Word] | None:
+    """Return the name, whether the value is joined to it, and the value, of an assignment."""
+    if not word or word[0].kind != "text" or word[0].quoted:
+        return None
+    assigns = assignment_of_text(word[0].text)
+    if assigns is None:
+        return None
+    name, joined, text = assigns
+    return name, joined, (WordPart("text", text), *word[1:])
+
+
+def assignment_of_text(text: str) -> tuple[str, bool, str] | None:
+    """Return the name, whether the value is joined to it, and the value, of an assignment."""
+    match = _ASSIGNMENT.match(text)
+    return None if match is None else (match[1], bool(match[2]), text[match.end() :])
+
+
+def _at_home(word: Word, state: ShellState) -> Word:
+    """Return a word, or an assignment, with the path of HOME for an unquoted ~ that begins it."""
+    first = word[0] if word else None
+    if first is None or first.kind != "text" or first.quoted:
+        return word
+    match = _HOME.match(first.text)
+    if match is None:
+        return word
+    text = match[1] + state.variables.get("HOME", "/root") + first.text[match.end() :]
+    return (replace(first, text=text), *word[1:])
