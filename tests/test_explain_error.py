@@ -19,7 +19,7 @@ import pytest
 import nvgraft
 from nvgraft.base.errors import Refusal
 from nvgraft_cli.explain_error.analysis import MOST, STAGES, analyse
-from nvgraft_cli.explain_error.known import known
+from nvgraft_cli.explain_error.known import known, words_in
 from nvgraft_cli.explain_error.paste import LIMIT, blocks, decode, plain
 from nvgraft_cli.shell.commands import GROUPS
 from nvgraft_cli.shell.main import main
@@ -671,6 +671,38 @@ def test_of_a_piece_that_is_repeated_only_some_are_read(piece: str) -> None:
     left = block.replace(MISMATCH, "").removesuffix("exit status 1").replace("\n", "")
     assert left.replace(piece.strip(), "").strip() == ""
     assert ids(f"{many}\n{MISMATCH}\n{many}") == ["driver-upgraded"]
+
+
+def test_of_lines_that_differ_in_numbers_only_some_are_read() -> None:
+    """Of a long log with a counter in each line only a little is read; an error in its middle is
+    found with the lines around it, and its last line is read.
+    """
+    steps = [f"{number} step {number}: loss {number * 7}" for number in range(200_000)]
+    steps[100_000:100_000] = [MISMATCH, "exit status 1"]
+    text = "\n".join(steps)
+    read = "\n".join(blocks(text))
+    assert len(read) < len(text) // 5
+    assert f"\n{steps[99_999]}\n{MISMATCH}\nexit status 1\n{steps[100_002]}\n" in read
+    assert read.endswith(steps[-1])
+    assert ids(text) == ["driver-upgraded"]
+
+
+def test_a_block_of_a_long_log_begins_with_a_line() -> None:
+    """What a block repeats of the one before begins with a whole line: a part of a line could have
+    another meaning.
+    """
+    lines = [f"{'abcdefg'[number % 7] * (number % 50 + 20)} {number}" for number in range(20_000)]
+    first, *others = blocks("\n".join(lines))
+    assert len(others) > 2
+    assert {block.split("\n")[0] for block in (first, *others)} <= set(lines)
+
+
+def test_a_phrase_may_be_a_part_of_longer_words() -> None:
+    """The word that saves the search for a phrase is found wherever the phrase is."""
+    for phrase, word in (pair for row in known().rows for pair in row.phrases):
+        for text in (phrase, f"x{phrase}x", f"1{phrase}1", f"-{phrase}-"):
+            assert word in words_in(text)
+    assert "driver" not in words_in("a text without it")
 
 
 def test_a_plain_text_has_one_space_for_many() -> None:

@@ -11,11 +11,9 @@ from typing import Any
 from nvgraft_specs import errors
 
 #: A word of a phrase or of a text, in small letters.
-WORD = re.compile(r"[a-z0-9_]+")
+_WORD = re.compile(r"[a-z]+")
 #: What programs put between the words of an error, or leave out.
 _BETWEEN = re.compile(r"[ _]")
-#: A word with something that is not part of it on both sides.
-_INNER = re.compile(r"(?<=[^a-z0-9_])[a-z0-9_]+(?=[^a-z0-9_])")
 
 
 @dataclass(frozen=True)
@@ -45,10 +43,8 @@ class KnownError:
 
     @cached_property
     def phrases(self) -> tuple[tuple[str, str], ...]:
-        """The phrases, each with a word that is in every text with the phrase, or ""."""
-        return tuple(
-            (phrase, max(_INNER.findall(phrase), key=len, default="")) for phrase in self.says
-        )
+        """The phrases, each with its longest word, as :func:`words_in` looks for it."""
+        return tuple((phrase, _longest(phrase)) for phrase in self.says)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +150,30 @@ def known() -> Known:
             for name, rows in tables["tables"].items()
         },
     )
+
+
+@cache
+def _longest_words() -> frozenset[str]:
+    """Return the longest word of each phrase of the rows."""
+    return frozenset(word for row in known().rows for _, word in row.phrases)
+
+
+def words_in(small: str) -> frozenset[str]:
+    """Return the longest words of phrases that are in a text: a phrase without its own is not.
+
+    Each word of the text is searched once, however often it occurs: logs repeat theirs.
+    """
+    words = f" {' '.join(frozenset(_WORD.findall(small)))} "
+    return frozenset(word for word in _longest_words() if word in words)
+
+
+def _longest(phrase: str) -> str:
+    """Return the longest word of ``phrase``, with a space where the phrase ends the word."""
+    words = (
+        " " * (word.start() > 0) + word[0] + " " * (word.end() < len(phrase))
+        for word in _WORD.finditer(phrase)
+    )
+    return max(words, key=len, default="")
 
 
 def _spelling(row: dict[str, Any]) -> Spelling:

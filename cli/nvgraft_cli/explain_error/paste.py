@@ -1,8 +1,9 @@
 """Read a paste: what was copied from a terminal, a log or a web page, as plain blocks of text."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import compress, pairwise
 
 from nvgraft_cli.explain_error.known import known
 
@@ -37,6 +38,11 @@ _REPEATED = 1 << 13
 #: Characters of a block, and those that a block repeats of the one before.
 _BLOCK = 1 << 18
 _OVERLAP = 1 << 12
+
+#: Lines of one kind that are read, wherever they stand, and the lines around each.
+_ALIKE = 100
+_AROUND = 10
+_NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 
 _ESCAPED_ESCAPE = re.compile(r"(?<!\\)\\+(?:u001b|x1b|033)|#033", re.IGNORECASE)
 _TERMINAL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z]")
@@ -96,13 +102,14 @@ def readings(text: str) -> Iterator[str]:
 
 def blocks(text: str) -> Iterator[str]:
     """Yield ``text`` in plain blocks that end with a line where they can."""
-    text = _shortened(text)
+    text = _without_counters(_shortened(text))
     start = 0
     while start < len(text):
         end = start + _BLOCK
         if end < len(text):
             end = text.rfind("\n", end - _OVERLAP, end) + 1 or end
-        yield plain(text[max(0, start - _OVERLAP) : end])
+        before = max(0, start - _OVERLAP)
+        yield plain(text[text.find("\n", before, start) + 1 or before : end])
         start = end
 
 
@@ -135,6 +142,30 @@ def _run(text: str, at: int, piece: int) -> int:
         else:
             step //= 2
     return run
+
+
+def _without_counters(text: str) -> str:
+    """Return ``text`` without most of the lines that differ from many before in numbers only.
+
+    Lines near others stay, since an error may have several, and so does the end of the text.
+    """
+    parts: list[str] = []
+    seen: Counter[str] = Counter()
+    start = 0
+    while start + 2 * _BLOCK < len(text):
+        end = text.find("\n", start + _BLOCK)
+        if end < 0:
+            break
+        kinds = text[start:end].translate(_NO_DIGITS).split("\n")
+        stays = bytearray(len(kinds))
+        for number, kind in enumerate(kinds):
+            seen[kind] += 1
+            if seen[kind] <= _ALIKE:
+                first = max(0, number - _AROUND)
+                stays[first : number + _AROUND + 1] = b"\1" * (number + _AROUND + 1 - first)
+        parts += compress(text[start:end].split("\n"), stays)
+        start = end + 1
+    return "\n".join([*parts, text[start:]])
 
 
 def plain(text: str) -> str:
