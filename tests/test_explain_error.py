@@ -49,21 +49,24 @@ def ids(text: str) -> list[str]:
     return [meaning.id for meaning in analyse(text).meanings]
 
 
-@pytest.mark.parametrize(("row", "paste"), PASTES, ids=[paste[:60] for _, paste in PASTES])
-def test_a_pasted_error_is_recognised(row: str, paste: str) -> None:
+@pytest.mark.parametrize("row", sorted({row for row, _ in PASTES}))
+def test_a_pasted_error_is_recognised(row: str) -> None:
     """A pasted error has exactly one meaning, with a cause, a next step and no unfilled group."""
-    meanings = analyse(paste).meanings
-    assert [meaning.id for meaning in meanings] == [row]
-    assert meanings[0].cause
-    assert meanings[0].next
-    text = " ".join((meanings[0].cause, *meanings[0].otherwise, *meanings[0].next))
-    assert not re.search(r"\{\d(:\w+)?\}|`", text)
+    meanings = {text: analyse(text).meanings for known_by, text in PASTES if known_by == row}
+    told = {text: [meaning.id for meaning in found] for text, found in meanings.items()}
+    assert {text: found for text, found in told.items() if found != [row]} == {}
+    for (meaning,) in meanings.values():
+        assert meaning.cause
+        assert meaning.next
+        text = " ".join((meaning.cause, *meaning.otherwise, *meaning.next))
+        assert not re.search(r"\{\d(:\w+)?\}|`", text)
 
 
-@pytest.mark.parametrize("text", (FIXTURES / "other-errors.txt").read_text("utf-8").splitlines())
-def test_an_error_of_something_else_is_not_explained(text: str) -> None:
+def test_an_error_of_something_else_is_not_explained() -> None:
     """An error that has nothing to do with a GPU gets no diagnosis, also with the same numbers."""
-    assert ids(text) == []
+    others = (FIXTURES / "other-errors.txt").read_text("utf-8").splitlines()
+    assert len(others) > 800
+    assert {text: found for text in others if (found := ids(text))} == {}
 
 
 def test_every_row_is_used() -> None:
@@ -200,7 +203,7 @@ def test_the_lines_of_a_terminal_or_a_log_do_not_matter(lines: Callable[[str], s
 
     One in fifty of the sample may be missed; of all it is one in a hundred.
     """
-    sample = PASTES[::6]
+    sample = PASTES[::12]
     missed = [row for row, text in sample if ids(lines(text)) != [row]]
     assert len(missed) <= len(sample) // 50
 

@@ -120,8 +120,8 @@ def wrap(block: str, width: int, indent: str = "", later: str | None = None) -> 
 class CommandParser(argparse.ArgumentParser):
     """A parser that shows its own usage on every error, with the nearest name for a wrong one.
 
-    :param declare: called before the first use, which is ``fill``; it adds the arguments. Until then
-        the parser is no more than a name: argparse takes 0.1 ms for each of all commands.
+    :param declare: called by ``fill``, before the first use; it adds the arguments. Until then the
+        parser is no more than a name, since argparse takes 0.1 ms for each command.
     """
 
     def __init__(
