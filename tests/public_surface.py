@@ -29,6 +29,7 @@ from nvgraft_cli.container_cli import command as container_cli
 from nvgraft_cli.shell import parser
 from nvgraft_cli.shell.arguments import EVERYWHERE
 from nvgraft_specs import checks, names
+from sources import nodes
 
 CHECKOUT = Path(__file__).parent.parent
 #: What makes a finding; the first argument is its id.
@@ -163,7 +164,7 @@ def _schema_lines(
 def findings() -> Iterator[str]:
     """The ids of a plan's findings, as the source has them; * is a kind of mount."""
     for path in (*(CHECKOUT / "hook").rglob("*.py"), *(CHECKOUT / "cli").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path.read_text()):
             if not isinstance(node, ast.Call) or ast.unparse(node.func) not in _FINDINGS:
                 continue
             if name := _constant(node.args[0]):

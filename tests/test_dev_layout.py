@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from bench.phases import PHASES
+from sources import parsed
 
 CHECKOUT = Path(__file__).parent.parent
 ENGINE = CHECKOUT / "hook" / "nvgraft"
@@ -85,10 +86,6 @@ def imports(tree: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
             yield "." * node.level + (node.module or ""), inside
         else:
             yield from imports(node, inside or isinstance(node, ast.FunctionDef))
-
-
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), str(path))
 
 
 def loaded_by(program: str, stdin: str = "", cwd: Path = CHECKOUT) -> set[str]:
@@ -187,7 +184,7 @@ def test_engine_sources_import_only_the_budget(path: Path) -> None:
 
     It never imports the CLI or a document model.
     """
-    for name, inside in imports(parsed(path)):
+    for name, inside in imports(parsed(path.read_text())):
         if name.split(".")[0] in ("nvgraft", "nvgraft_specs"):
             assert not name.startswith("nvgraft_specs.models"), f"{name} needs pydantic"
         elif name in INSIDE:
@@ -238,7 +235,7 @@ def test_specs_import_neither_engine_nor_cli(path: Path) -> None:
     """The CLI imports the engine and the engine imports the specs, never the other way round."""
     assert not [
         name
-        for name, _ in imports(parsed(path))
+        for name, _ in imports(parsed(path.read_text()))
         if name.split(".")[0] in ("nvgraft", "nvgraft_cli")
     ]
 
@@ -353,7 +350,7 @@ def test_the_applier_never_resolves_a_container_path_as_a_string(path: Path) -> 
     """In apply/ a path of the container is opened once by openat2 and never resolved as a string
     (R19).
     """
-    assert container_path_calls(parsed(path), path.name) == []
+    assert container_path_calls(parsed(path.read_text()), path.name) == []
 
 
 @pytest.mark.parametrize("path", sources(ENGINE), ids=lambda path: str(path.relative_to(ENGINE)))
@@ -362,7 +359,7 @@ def test_engine_starts_nothing(path: Path) -> None:
 
     The few modules that fork or exec are listed (R5, R6).
     """
-    assert starting_calls(parsed(path), str(path.relative_to(ENGINE))) == []
+    assert starting_calls(parsed(path.read_text()), str(path.relative_to(ENGINE))) == []
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import examples
 import failures_page
 from nvgraft.plan import actions
 from nvgraft_specs.checks import FAILURES
+from sources import parsed
 
 ROOT = console.DOCS.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(console.DOCS.rglob("*.md"))]
@@ -153,7 +154,7 @@ def defines(file: Path, name: str) -> bool:
     """Return whether a source defines a function or class ``name``, or a method as
     ``Class.method``.
     """
-    body: Sequence[ast.stmt] = ast.parse(file.read_text()).body
+    body: Sequence[ast.stmt] = parsed(file.read_text()).body
     for part in name.split("."):
         definitions = [
             node

@@ -13,6 +13,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from sources import nodes
+
 CHECKOUT = Path(__file__).parent.parent
 DOORS = ""
 
@@ -74,7 +76,7 @@ def imported(path: Path, package: str) -> Iterator[str]:
     """Yield each module of ``package`` that a source imports, imports for the type checker
     included.
     """
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path.read_text()):
         if (
             isinstance(node, ast.ImportFrom)
             and node.module
@@ -137,7 +139,7 @@ def test_no_two_classes_share_a_name() -> None:
         node.name.lstrip("_")
         for package in ALLOWED
         for path in (CHECKOUT / package).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path.read_text())
         if isinstance(node, ast.ClassDef)
     )
     assert [name for name, count in counts.items() if count > 1] == []
