@@ -11,7 +11,7 @@ import posixpath
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,13 @@ AXE = CHECKOUT / ".cache/axe/axe_playwright_python/axe.min.js"
 IN_CI = os.environ.get("CI") == "true"
 #: Further recorded behaviour and its rigs, which only some checkouts have beside them.
 SHARED_RECORDS = CHECKOUT.parent / "shared" / "reference"
+#: Variables of the hook and of the commands that hermetic tests set themselves.
+_VARIABLES = (
+    "NVIDIA_CTK_CONFIG_FILE_PATH",
+    "XDG_CONFIG_HOME",
+    "NVC_DEBUG_FILE",
+    "CUDA_MPS_PIPE_DIRECTORY",
+)
 #: Requirement -> why its tests are left out, also in CI. ./dev finds requirements for which this
 #: distribution has no package, or none that is new enough: Ubuntu has chromium only as a snap.
 LEFT_OUT = dict.fromkeys(
@@ -307,7 +314,10 @@ _starts_programs = True
 
 
 def _refuse_programs(event: str, arguments: tuple[Any, ...]) -> None:
-    """Fail a hermetic test that starts a program of this machine without requiring it."""
+    """Fail a hermetic test that starts a program of this machine without requiring it.
+
+    ./dev test --quick, which deselects tests with requirements, therefore needs only Python.
+    """
     if event != "subprocess.Popen" or _starts_programs:
         return
     executable, words = arguments[:2]
@@ -320,38 +330,31 @@ def _refuse_programs(event: str, arguments: tuple[Any, ...]) -> None:
 sys.addaudithook(_refuse_programs)
 
 
-@pytest.fixture(autouse=True)
-def _known_programs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Ensure that ./dev test --quick, which deselects tests with requirements, needs only
-    Python.
-    """
-    global _starts_programs  # noqa: PLW0603 - an audit hook is for the whole process
-    _starts_programs = bool(_names(request.node)) or not _is_hermetic(request)
-    yield
-    _starts_programs = True
+def _refuse_connection(_socket: socket.socket, address: object) -> None:
+    raise AssertionError(f"a hermetic test connects to {address!r}")
 
 
-def _is_hermetic(request: pytest.FixtureRequest) -> bool:
-    return request.path.is_relative_to(CHECKOUT / "tests")
-
-
-@pytest.fixture(autouse=True)
-def _hermetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Isolate hermetic tests from the network, this machine's kept documents and the hook's
     variables.
+
+    A hook, since a fixture of each of ten thousand tests takes seconds.
     """
-    if not _is_hermetic(request):
-        return
+    global _starts_programs  # noqa: PLW0603 - an audit hook is for the whole process
+    if not item.path.as_posix().startswith(f"{CHECKOUT}/tests/"):
+        return (yield)
+    from nvgraft.system import kept
 
-    def refused(_socket: socket.socket, address: object) -> None:
-        raise AssertionError(f"a hermetic test connects to {address!r}")
-
-    monkeypatch.setattr(socket.socket, "connect", refused)
-    monkeypatch.setattr("nvgraft.system.kept.DIRECTORY", "/proc/none/cache")
-    for name in (
-        "NVIDIA_CTK_CONFIG_FILE_PATH",
-        "XDG_CONFIG_HOME",
-        "NVC_DEBUG_FILE",
-        "CUDA_MPS_PIPE_DIRECTORY",
-    ):
-        monkeypatch.delenv(name, raising=False)
+    _starts_programs = bool(_names(item))
+    directory, kept.DIRECTORY = kept.DIRECTORY, "/proc/none/cache"
+    variables = {name: os.environ.pop(name) for name in _VARIABLES if name in os.environ}
+    connections: Any = socket.socket
+    connections.connect = _refuse_connection
+    try:
+        return (yield)
+    finally:
+        del connections.connect
+        os.environ.update(variables)
+        kept.DIRECTORY = directory
+        _starts_programs = True
