@@ -11,7 +11,7 @@ from documents import read_document
 from images import docker_save
 from nvgraft_cli.case.processor import read_isa_level
 from nvgraft_cli.shell.main import main
-from nvgraft_cli.simulate.stubs import executable, shared_object
+from nvgraft_cli.simulate.stubs import Loading, executable, shared_object
 from nvgraft_specs import gallery
 
 Captured = pytest.CaptureFixture[str]
@@ -193,6 +193,28 @@ def test_a_placeholder_left_in_the_image_stops_the_loader(tmp_path: Path, capsys
     )
     assert (code, proof["verdict"]) == (1, "no")
     assert proof["failures"][0]["words"] == "/opt/lib/libcuda.so.1: file too short"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (2, "cannot dynamically load executable"),
+        (3, "cannot dynamically load position-independent executable"),
+    ],
+)
+def test_a_program_in_the_place_of_a_library(
+    kind: int, words: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """glibc's loader stops at a program, also a position-independent one (DF_1_PIE)."""
+    pie = shared_object(64, X86, "libcuda.so.1", [], None, None, Loading(flags_1=0x08000000))
+    usual = library("libcuda.so.1")
+    content = pie if kind == 3 else usual[:16] + bytes([kind, 0]) + usual[18:]  # e_type
+    files = image(("opt/lib/libcuda.so.1", content))
+    code, (proof,) = run_prove(
+        capsys, "--bundle", bundle(tmp_path / "b", files, "LD_LIBRARY_PATH=/opt/lib")
+    )
+    assert code == 1
+    assert proof["failures"][0]["words"] == f"/opt/lib/libcuda.so.1: {words}"
 
 
 def test_a_library_of_another_capability_does_not_load(tmp_path: Path, capsys: Captured) -> None:

@@ -2,14 +2,17 @@
 volumes.
 """
 
+import errno
 import json
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bundles import put
+from nvgraft_cli.case.hosts import read_snapshot
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import Loading, executable
 from test_prove import LOADER, X86, Captured, bundle, image, library, run_prove
@@ -185,6 +188,112 @@ def test_a_list_of_libraries_that_the_user_may_not_read(tmp_path: Path, capsys: 
     assert run_prove(capsys, "--bundle", path)[0] == 4
     listed.chmod(0o600)
     assert run_prove(capsys, "--bundle", path)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "starts"),
+    [
+        (["app"], False),
+        (["/usr/bin/app"], True),
+        (["/usr/bin/env", "app"], True),
+        (["/usr/bin/env", "own"], False),
+        (["/usr/bin/sh", "-c", "exec own"], True),
+    ],
+)
+def test_a_container_without_path(
+    args: list[str], starts: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """Without PATH a runtime finds no program, execvp(3) those in /bin and /usr/bin, and a shell
+    more.
+    """
+    path = made(tmp_path / "b", args=args)
+    put(tmp_path / "b/rootfs/usr/local/bin/own", ELF)
+    config = json.loads(Path(path, "config.json").read_text())
+    config["process"]["env"] = [entry for entry in config["process"]["env"] if "PATH=" not in entry]
+    Path(path, "config.json").write_text(json.dumps(config))
+    assert run_prove(capsys, "--bundle", path)[0] == (0 if starts else 1)
+
+
+#: Revision 2 with the effective bit, and CAP_SYS_ADMIN (21) permitted (struct vfs_cap_data).
+SYS_ADMIN = struct.pack("<5I", 2 << 24 | 1, 1 << 21, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "capabilities", "refused"),
+    [
+        (SYS_ADMIN, {"bounding": ["CAP_KILL"]}, True),
+        (SYS_ADMIN, {"bounding": ["CAP_SYS_ADMIN"]}, False),
+        (SYS_ADMIN, None, False),
+        (struct.pack("<5I", 2 << 24, 1 << 21, 0, 0, 0), {"bounding": []}, False),
+        (struct.pack("<5I", 2 << 24 | 1, 0, 0, 1 << 7, 0), {"bounding": ["CAP_KILL"]}, True),
+        (struct.pack("<3I", 1 << 24 | 1, 1 << 21, 0), {"bounding": ["CAP_KILL"]}, True),
+        (
+            struct.pack("<5I", 2 << 24 | 1, 1 << 21, 1 << 21, 0, 0),
+            {"bounding": [], "inheritable": ["CAP_SYS_ADMIN"]},
+            False,
+        ),
+        (SYS_ADMIN[:9], {"bounding": []}, False),
+        (b"", {"bounding": []}, False),
+    ],
+)
+@pytest.mark.parametrize("args", [["app"], ["env", "app"]])
+def test_file_capabilities_outside_of_the_bounding_set(
+    args: list[str],
+    data: bytes,
+    capabilities: dict[str, list[str]] | None,
+    refused: bool,
+    tmp_path: Path,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel starts no program that would lack one of its effective file capabilities."""
+    app = tmp_path / "b/rootfs/usr/bin/app"
+    path = made(tmp_path / "b", args=args, capabilities=capabilities)
+
+    def getxattr(fd: int, _name: str) -> bytes:
+        if os.fstat(fd).st_ino == app.stat().st_ino and data:
+            return data
+        raise OSError(errno.ENODATA, "no data")
+
+    monkeypatch.setattr(os, "getxattr", getxattr)
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert code == (1 if refused else 0)
+    words = [failure["words"] for failure in proof["failures"]]
+    assert all("app: operation not permitted (its file capability CAP_" in text for text in words)
+
+
+@pytest.mark.parametrize(
+    ("args", "others"),
+    [
+        (["sudo", "app"], False),
+        (["sudo", "-E", "app"], False),
+        (["sudo", "LD_LIBRARY_PATH=/opt/x", "app"], True),
+        (
+            [
+                "sudo",
+                "-E",
+                "-H",
+                "-u",
+                "root",
+                "A=",
+                "LD_LIBRARY_PATH=/opt/x",
+                "PATH=/usr/bin",
+                "app",
+            ],
+            True,
+        ),
+        (["sudo", "--preserve-env=A,LD_LIBRARY_PATH", "app"], True),
+        (["sudo", "-E", "sh", "-c", "LD_LIBRARY_PATH=$PLACE app"], True),
+        (["sudo", "sh", "-c", "LD_LIBRARY_PATH=$PLACE app"], False),
+    ],
+)
+def test_variables_that_sudo_gives(
+    args: list[str], others: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """Sudo drops variables but those that it is told, and the loader's unless they are named."""
+    path = made(tmp_path / "b", "LD_LIBRARY_PATH=/opt/x", "PLACE=/opt/x", args=args)
+    put(tmp_path / "b/rootfs/usr/bin/sudo", ELF)
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if others else 0)
 
 
 def test_a_program_that_nobody_may_execute_is_passed_over(tmp_path: Path, capsys: Captured) -> None:
@@ -385,8 +494,8 @@ def test_older_subdirectories_of_a_loader(tmp_path: Path, capsys: Captured) -> N
         ({"destination": "/opt/x", "type": "tmpfs"}, 0, False),
         ({"destination": "/opt/link", "type": "tmpfs"}, 0, False),
         ({"destination": "/opt/x", "type": "tmpfs", "options": ["tmpcopyup"]}, 4, False),
-        ({"destination": "/opt", "type": "bind", "source": "/srv/none"}, 0, True),
-        ({"destination": "/opt/x/libcuda.so.1", "type": "bind", "source": "/srv/x"}, 0, True),
+        ({"destination": "/opt", "type": "nfs", "source": "server:/none"}, 0, True),
+        ({"destination": "/opt/x/libcuda.so.1", "type": "nfs", "source": "server:/x"}, 0, True),
         ({"destination": "/opt/xy", "type": "tmpfs"}, 4, False),
         ({"destination": "/dev/shm", "type": "tmpfs"}, 4, False),
     ],
@@ -405,6 +514,51 @@ def test_a_volume_covers_files_of_the_image(
     place = mount["destination"]
     fact = f"which libraries the volume {place} has, which comes first in the search"
     assert [text for text in proof["unknown"] if "volume" in text] == [fact] * unknown
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "words"),
+    [
+        ("/srv/none", "/opt/x", 'error mounting "/srv/none" to rootfs at "/opt/x": stat /srv/none'),
+        ("none", "/opt/new", "b/none: no such file or directory"),
+        ("config.json", "/opt/x", ": not a directory: one of both is a directory, the other is a"),
+        ("rootfs", "/usr/bin/app", ": not a directory: one of both is a directory, the other is a"),
+        ("rootfs/opt/app", "/opt/x", ""),
+        ("config.json", "/opt/new", ""),
+        ("", "/opt/x", ""),
+    ],
+)
+def test_a_volume_that_the_runtime_cannot_mount(
+    source: str, place: str, words: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """A bind needs its source, of the same kind as its target; without it nothing starts."""
+    path = made(tmp_path / "b")
+    config = json.loads(Path(path, "config.json").read_text())
+    config["mounts"] = [{"destination": place, "source": source, "options": ["rbind"]}]
+    Path(path, "config.json").write_text(json.dumps(config))
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert code == (1 if words else 0)
+    assert all(words in failure["words"] for failure in proof["failures"])
+    main(["doctor", "--bundle", path, "--host", "runfile-a10x2"])
+    assert ("does not start: error mounting" in capsys.readouterr().out) is bool(words)
+
+
+@pytest.mark.parametrize("elsewhere", ["bundle", "host"])
+def test_volumes_of_another_machine(elsewhere: str, tmp_path: Path, capsys: Captured) -> None:
+    """Sources of mounts are not known if the bundle is a copy, whose root.path is on another
+    machine, and if the host is another one.
+    """
+    path = made(tmp_path / "b")
+    config = json.loads(Path(path, "config.json").read_text())
+    host = "runfile-a10x2"
+    if elsewhere == "bundle":
+        config["root"]["path"] = "/srv/other-machine/rootfs"
+    else:
+        document = put(tmp_path / "node.json", json.dumps(read_snapshot(host)))
+        host = str(document)
+    config["mounts"] = [{"destination": "/opt", "source": "/srv/none", "options": ["rbind"]}]
+    Path(path, "config.json").write_text(json.dumps(config))
+    assert run_prove(capsys, "--bundle", path, host=host)[0] == 0
 
 
 @pytest.mark.parametrize("source", ["volume", "link", "volume/libcuda.so.470.57.02"])

@@ -259,8 +259,10 @@ class ContainerSide:
         :raises nvgraft.base.errors.Refusal: config.json is not an OCI configuration.
         """
         if self._volumes is None:
+            # Where the root file system is not in its place, the bundle is a copy.
+            here = self._here and os.path.isdir(rootfs_label(self.spec, self.directory))
             self._volumes = open_volumes(
-                self.member("mounts"), self.rootfs, self._bounds, here=self._here
+                self.member("mounts"), self.rootfs, self._bounds, self.directory if here else None
             )
         return self._volumes
 

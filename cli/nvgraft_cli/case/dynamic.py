@@ -23,7 +23,8 @@ _DT_RPATH, _DT_RUNPATH, _DT_FLAGS_1, _DT_VERDEF, _DT_VERNEED = (
     0x6FFFFFFC,
     0x6FFFFFFE,
 )
-_DF_1_NODEFLIB = 0x800
+_DF_1_NODEFLIB, _DF_1_PIE = 0x800, 0x08000000
+_ET_EXEC, _ET_DYN = 2, 3
 _VER_FLG_WEAK = 2
 
 _VERNEED, _VERNAUX = struct.Struct("<HHIII"), struct.Struct("<IHHII")
@@ -64,6 +65,7 @@ class Dynamic:
 
     :ivar versions_needed: (library, version) pairs that the loader requires.
     :ivar versions_defined: the versions that the object defines.
+    :ivar type: e_type; the driver's files, which snapshots record, are shared objects.
     """
 
     bits: int
@@ -74,6 +76,16 @@ class Dynamic:
     search: SearchPaths | None
     versions_needed: tuple[tuple[str, str], ...] | None
     versions_defined: tuple[str, ...] | None
+    type: int = _ET_DYN
+
+    @property
+    def refused_as_library(self) -> str:
+        """Why glibc's loader (2.31 and later) takes it for no library, in its words, or ""."""
+        if self.type == _ET_EXEC:
+            return "cannot dynamically load executable"
+        if self.search is not None and self.search.flags & _DF_1_PIE:
+            return "cannot dynamically load position-independent executable"
+        return ""
 
     def record(self) -> dict[str, Any]:
         """Return the keys of ``elf`` in a snapshot that the engine itself does not use."""
@@ -152,11 +164,20 @@ def read_file(content: int | elf.FileContent) -> Dynamic:
         raise BadElf("invalid ELF header")
     try:
         facts = elf.read_facts(content, sections=False)
-        search, needed, defined = _loading(elf.File(content))
+        file = elf.File(content)
+        search, needed, defined = _loading(file)
     except ValueError as error:
         raise BadElf(f"damaged: {error}") from error
     return Dynamic(
-        facts.bits, facts.machine, facts.soname, facts.needed, facts.interp, search, needed, defined
+        facts.bits,
+        facts.machine,
+        facts.soname,
+        facts.needed,
+        facts.interp,
+        search,
+        needed,
+        defined,
+        file.header[0],
     )
 
 

@@ -81,6 +81,17 @@ class HostSide:
             self._refusal = refusal
 
     @property
+    def starts_here(self) -> bool:
+        """Whether containers of this host start on this machine: it is this machine, or a host of
+        the gallery, which can be simulated here alone. Of other documents that is not known.
+        """
+        return (
+            self.document is None
+            or self.label in gallery.names()
+            or _is_simulated_here(self.document)
+        )
+
+    @property
     def configured_mode(self) -> str:
         """The runtime's mode by config.toml, and where that is written, for people."""
         mode = f'mode = "{self.config.runtime_mode}"'

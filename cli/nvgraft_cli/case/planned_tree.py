@@ -31,6 +31,8 @@ class PlannedTree(LayeredTree):
     :param rebuilt: the host's ldconfig writes the loader cache anew (``ldcache`` in config.toml).
     :param links: false leaves out the SONAME links, which the loader cache step makes at the end.
     :param volumes: what config.json mounts over the image's files.
+    :param starts_here: whether the container is started on this machine, which has the sources of
+        its volumes.
     """
 
     closed = True
@@ -44,9 +46,12 @@ class PlannedTree(LayeredTree):
         rebuilt: bool = False,
         links: bool = True,
         volumes: ContainerVolumes | None = None,
+        starts_here: bool = False,
     ) -> None:
         self._image = image
         self.volumes = volumes or ContainerVolumes()
+        #: The runtime's words for a volume that it cannot mount, or "".
+        self.mount_error = self.volumes.error if starts_here else ""
         self._host = host
         self._rebuilt = rebuilt
         self._plan = plan

@@ -329,6 +329,7 @@ class Case:
             host,
             rebuilt=self.host.config.ldcache_mode == "ldconfig",
             volumes=self.container.volumes,
+            starts_here=self.host.starts_here,
         )
 
     def _plan(self) -> Plan:

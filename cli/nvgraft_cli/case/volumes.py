@@ -5,6 +5,7 @@ config.json binds, where they exist here. They are read within the bounds of the
 """
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -43,9 +44,13 @@ class Volume:
 
 
 class ContainerVolumes:
-    """The volumes of one container. Close them after use."""
+    """The volumes of one container. Close them after use.
 
-    def __init__(self, volumes: list[Volume] | None = None) -> None:
+    :ivar error: the runtime's words for the first volume that it cannot mount, or "".
+    """
+
+    def __init__(self, volumes: list[Volume] | None = None, error: str = "") -> None:
+        self.error = error
         self._volumes = sorted(volumes or (), key=lambda volume: len(volume.path))
 
     def __iter__(self) -> Iterator[Volume]:
@@ -66,12 +71,16 @@ class ContainerVolumes:
                 volume.tree.close()
 
 
-def open_volumes(mounts: Any, image: Tree, bounds: Bounds, *, here: bool) -> ContainerVolumes:
+def open_volumes(
+    mounts: Any, image: Tree, bounds: Bounds, directory: str | None
+) -> ContainerVolumes:
     """Return the volumes that ``mounts`` of a config.json stand for, where the image's links lead.
 
-    :param here: whether config.json belongs to this machine.
+    :param directory: that of the bundle, from which relative sources count; None where config.json
+        does not belong to this machine.
     """
     volumes: list[Volume] = []
+    error = ""
     for mount in (mounts if isinstance(mounts, list) else ())[:_MOST]:
         path = mount.get("destination") if isinstance(mount, dict) else None
         if not isinstance(path, str) or f"{path}/".startswith(tuple(f"{p}/" for p in _ENGINES)):
@@ -89,16 +98,35 @@ def open_volumes(mounts: Any, image: Tree, bounds: Bounds, *, here: bool) -> Con
         flags = frozenset(option for option in options if isinstance(option, str))
         volume = Volume(path, kind == "tmpfs", options=flags)
         binds = kind == "bind" or "bind" in options or "rbind" in options
-        if here and binds and isinstance(source, str):
+        if directory is not None and binds and isinstance(source, str) and source:
+            source = os.path.join(directory, source)
+            covered = any(f"{path}/".startswith(f"{other.path}/") for other in volumes)
+            error = error or _error(path, source, None if covered else image.lstat(path))
             volume = _read_here(path, source, flags, bounds) or volume
         volumes.append(volume)
-    return ContainerVolumes(volumes)
+    return ContainerVolumes(volumes, error)
+
+
+def _error(path: str, source: str, covers: Node | None) -> str:
+    """Return the runtime's words for a source of this machine that it cannot bind, or "".
+
+    :param covers: what the image has at ``path``; None where it has nothing, or it is not known.
+    """
+    words = f'error mounting "{source}" to rootfs at "{path}": '
+    try:
+        check_path(source)
+        mode = os.stat(source).st_mode
+    except FileNotFoundError:
+        return f"{words}stat {source}: no such file or directory"
+    except (OSError, ValueError, InputError):
+        return ""  # it may not be looked at
+    if covers is None or stat.S_ISDIR(mode) == (covers.type == "dir"):
+        return ""
+    return f"{words}not a directory: one of both is a directory, the other is a file"
 
 
 def _read_here(path: str, source: str, options: frozenset[str], bounds: Bounds) -> Volume | None:
-    """Return the volume of an absolute ``source`` of this machine, or None."""
-    if not source.startswith("/"):
-        return None
+    """Return the volume of a ``source`` of this machine, or None."""
     try:
         check_path(source)
         real = os.path.realpath(source, strict=True)

@@ -25,11 +25,23 @@ def program_missing(patient: Patient) -> Iterator[Diagnosis]:
     if not words:
         return
     name = posixpath.basename(patient.container.arguments[0])
-    if _NOT_EXECUTED.search(words):
+    if words.startswith("error mounting"):
+        cause = "the runtime makes the mounts of config.json before it starts the program"
+        fix = (
+            "make the source of the mount, a file for a file and a directory for a directory, or"
+            " correct the mount; ask about a copied bundle on the machine that it comes from"
+        )
+    elif _NOT_EXECUTED.search(words):
         cause = "the kernel executes only files for which the container's user has that right"
         fix = (
             "give the right in the image (chmod +x, or COPY --chmod=755), and mount a volume with "
             "programs without noexec"
+        )
+    elif "operation not permitted (" in words:
+        cause = "the kernel starts a program only if it can give it all its file capabilities"
+        fix = (
+            "add the capability to the container (docker run --cap-add), or take it from the file"
+            " in the image (setcap -r)"
         )
     elif words.startswith("exec /"):
         cause = "the kernel starts programs, and scripts whose first line names an interpreter"

@@ -5,6 +5,7 @@ A loader passes over a file that it may not read, and trusts no variable with mo
 
 import os
 import posixpath
+import struct
 from collections.abc import Sequence
 
 from nvgraft.formats.tree import LiveTree, Node, PathError, Tree
@@ -22,6 +23,19 @@ _OVERRIDE = "CAP_DAC_OVERRIDE"
 _CAPABILITIES = {_OVERRIDE, "CAP_DAC_READ_SEARCH"}
 _NOEXEC, _NOSUID = "noexec", "nosuid"
 
+#: The names of capabilities, each at its number (linux/capability.h).
+_NAMES = (
+    *("CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID"),
+    *("SETPCAP", "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW"),
+    *("IPC_LOCK", "IPC_OWNER", "SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT"),
+    *("SYS_ADMIN", "SYS_BOOT", "SYS_NICE", "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD"),
+    *("LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP", "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG"),
+    *("WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF", "CHECKPOINT_RESTORE"),
+)
+#: The revisions of file capabilities -> their pairs of 32 permitted and 32 inheritable ones
+#: (linux/capability.h, struct vfs_cap_data).
+_PAIRS = {1: 1, 2: 2, 3: 2}
+
 
 class Access:
     """The rights of one process in one container.
@@ -32,6 +46,8 @@ class Access:
     :param override: it may execute all files that somebody may execute: CAP_DAC_OVERRIDE alone
         gives that, and in a user namespace it is not known.
     :param gains: whether a program may give it more rights; not with no_new_privs.
+    :param bounding: the capabilities that file capabilities can give it; None if it is not limited.
+    :param inheritable: its inheritable capabilities.
     """
 
     def __init__(
@@ -43,6 +59,8 @@ class Access:
         everything: bool,
         override: bool,
         gains: bool,
+        bounding: frozenset[str] | None = None,
+        inheritable: frozenset[str] = frozenset(),
     ) -> None:
         self._tree = tree
         self._uid = uid
@@ -50,6 +68,8 @@ class Access:
         self._everything = everything
         self._override = override
         self._gains = gains
+        self._bounding = bounding
+        self._inheritable = inheritable
         self._searchable: dict[str, bool] = {"/": True}
 
     def may_read(self, path: str) -> bool:
@@ -82,6 +102,31 @@ class Access:
             return f"the container's user may not execute it: its mode is {mode:04o}"
         return ""
 
+    def not_permitted(self, path: str) -> str:
+        """Return why execve(2) of the file at a resolved ``path`` fails with EPERM, or "".
+
+        A program with effective file capabilities has to get all that it is permitted.
+        """
+        data = b"" if self._has_option(path, _NOSUID) else self._file_capabilities(path)
+        if self._bounding is None or len(data) < 4 or not data[0] & 1:
+            return ""
+        count = 2 * _PAIRS.get(data[3], 0)
+        if len(data) < 4 + 4 * count:
+            return ""
+        masks = struct.unpack_from(f"<{count}I", data, 4)
+        permitted, inherited = (
+            {f"CAP_{name}" for bit, name in enumerate(_NAMES) if self._bit(masks[kind::2], bit)}
+            for kind in (0, 1)
+        )
+        missing = permitted - self._bounding - (inherited & self._inheritable)
+        if not missing:
+            return ""
+        return f"its file capability {min(missing)} is not in the container's bounding set"
+
+    @staticmethod
+    def _bit(words: Sequence[int], number: int) -> bool:
+        return number < 32 * len(words) and bool(words[number // 32] >> number % 32 & 1)
+
     def maps(self, path: str) -> bool:
         """Tell whether a loader may map the code of the library at a resolved ``path``."""
         return not self._has_option(path, _NOEXEC)
@@ -106,7 +151,7 @@ class Access:
             return True
         if node.mode & _SET_GID == _SET_GID and node.gid not in self._groups[:1]:
             return True
-        return self._uid != 0 and self._has_capabilities(path)
+        return self._uid != 0 and bool(self._file_capabilities(path))
 
     def _may_search(self, directory: str) -> bool:
         if directory not in self._searchable:
@@ -144,21 +189,21 @@ class Access:
         except (OSError, PathError):
             return None
 
-    def _has_capabilities(self, path: str) -> bool:
-        """Tell whether a file of a directory has file capabilities; an archive does not tell."""
+    def _file_capabilities(self, path: str) -> bytes:
+        """Return the file capabilities of a file of a directory; an archive does not tell them."""
         below: Tree = self._tree
         try:
             while isinstance(below, LayeredTree):
                 below, path = below.side(path)
             if not isinstance(below, LiveTree):
-                return False
+                return b""
             fd = below.open(path)
         except (OSError, PathError):
-            return False
+            return b""
         try:
-            return _FILE_CAPABILITIES in os.listxattr(fd)
+            return os.getxattr(fd, _FILE_CAPABILITIES)
         except OSError:
-            return False
+            return b""
         finally:
             os.close(fd)
 
@@ -172,15 +217,11 @@ def access_of(container: ContainerSide, tree: PlannedTree, user: User | None = N
     :raises nvgraft.base.errors.Refusal: config.json is not an OCI configuration.
     """
     uid, groups = container.user
-    effective = container.member("process", "capabilities", "effective")
-    held = (
-        {name for name in effective if isinstance(name, str)}
-        if isinstance(effective, list)
-        else set()
-    )
+    held = _capabilities(container, "effective")
+    limited = container.member("process", "capabilities") is not None
     if user is not None:
         uid, groups = user.uid, list(user.groups)
-        held = held if uid == 0 else set()
+        held = held if uid == 0 else frozenset()
     in_namespace = bool(container.member("linux", "uidMappings"))
     return Access(
         tree,
@@ -189,4 +230,14 @@ def access_of(container: ContainerSide, tree: PlannedTree, user: User | None = N
         everything=in_namespace or bool(held & _CAPABILITIES),
         override=in_namespace or _OVERRIDE in held,
         gains=container.member("process", "noNewPrivileges") is not True,
+        bounding=_capabilities(container, "bounding") if limited and not in_namespace else None,
+        inheritable=_capabilities(container, "inheritable"),
+    )
+
+
+def _capabilities(container: ContainerSide, kind: str) -> frozenset[str]:
+    """Return the names in a set of the capabilities of the container's process."""
+    listed = container.member("process", "capabilities", kind)
+    return frozenset(
+        name for name in (listed if isinstance(listed, list) else ()) if isinstance(name, str)
     )

@@ -22,7 +22,9 @@ from nvgraft_cli.prove.shell_run import run_script
 from nvgraft_cli.prove.shell_state import UNKNOWN
 from nvgraft_cli.prove.user import User, named_user
 
+#: Where a program is searched without PATH: by a shell, and by execvp(3). A runtime finds none.
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_EXECVP_PATH = "/bin:/usr/bin"
 
 #: The most programs that start one another.
 _MOST = 16
@@ -118,6 +120,7 @@ class _Start:
         self.uid: int = before.uid if before else 0
         self.unknown: tuple[str, ...] = before.unknown if before else ()
         self.loader = ""
+        self.usual_path = _EXECVP_PATH if before else ""
         self.error: str = before.error if before else ""
         self.changes: tuple[tuple[str, ...], ...] = before.changes if before else ()
 
@@ -125,6 +128,7 @@ class _Start:
 def started_program(tree: PlannedTree, container: ContainerSide) -> StartedProgram:
     """Return the program that the container runs."""
     start = _first(container.arguments, container)
+    start.error = printable(tree.mount_error)
     starters: list[str] = []
     path = None
     for _ in range(_MOST):
@@ -132,7 +136,7 @@ def started_program(tree: PlannedTree, container: ContainerSide) -> StartedProgr
             break
         path = _find(tree, start)
         if path is not None and not starters:
-            start.error = _start_error(tree, path, start, container)
+            start.error = start.error or _start_error(tree, path, start, container)
         elif starters and not start.error and not start.changes:
             start.error = _later_error(tree, path, start, container)
         name = posixpath.basename(start.words[0])
@@ -178,14 +182,16 @@ def missing_program(tree: PlannedTree, container: ContainerSide) -> str:
     """
     if not container.arguments or not tree.listdir("/"):
         return ""
+    if tree.mount_error:
+        return printable(tree.mount_error)
     name = container.arguments[0]
     if "/" in name:
         places = [posixpath.join(container.working_directory, name)]
         words = f'exec: "{name}": stat {name}: no such file or directory'
     else:
-        path = container.spec.env.get("PATH", _PATH)
+        path = container.spec.env.get("PATH", "")
         count_paths(tree, "PATH", path)
-        places = [posixpath.join("/", place, name) for place in path.split(":")]
+        places = _places(path, name)
         words = f'exec: "{name}": executable file not found in $PATH'
     volumes = _mount_points(container)
     if not any(_may_be_there(tree, posixpath.normpath(place), volumes) for place in places):
@@ -237,27 +243,39 @@ def _may_be_there(tree: PlannedTree, path: str, volumes: list[str]) -> bool:
 
 def _find(tree: PlannedTree, start: _Start) -> str | None:
     """Return the path of a command's program, or None if it is not in PATH."""
-    return _find_named(tree, start.words[0], start.environment, start.directory)
+    return _find_named(tree, start.words[0], start.environment, start.directory, start.usual_path)
 
 
 def _find_named(
-    tree: PlannedTree, name: str, environment: Mapping[str, str], directory: str
+    tree: PlannedTree,
+    name: str,
+    environment: Mapping[str, str],
+    directory: str,
+    usual_path: str = _PATH,
 ) -> str | None:
     if "/" in name:
         return "/" + posixpath.normpath(posixpath.join(directory, name)).lstrip("/")
-    return find_in_path(tree, environment, name)
+    return find_in_path(tree, environment, name, usual_path)
 
 
-def find_in_path(tree: PlannedTree, environment: Mapping[str, str], name: str) -> str | None:
+def _places(path: str, name: str) -> list[str]:
+    """Return where a program may be that is searched in a PATH; an empty one leads to none."""
+    return [posixpath.join("/", place, name) for place in path.split(":")] if path else []
+
+
+def find_in_path(
+    tree: PlannedTree, environment: Mapping[str, str], name: str, usual_path: str = _PATH
+) -> str | None:
     """Return the path of a program that PATH leads to, or None.
 
     A file that nobody may execute is taken if there is no other: it is the one that fails.
+
+    :param usual_path: where it is searched if PATH is not set.
     """
-    path = environment.get("PATH", _PATH)
+    path = environment.get("PATH", usual_path)
     count_paths(tree, "PATH", path)
     found = None
-    for place in path.split(":"):
-        candidate = posixpath.join("/", place, name)
+    for candidate in _places(path, name):
         try:
             node = tree.find(candidate)[1]
         except (PathError, OSError):
@@ -311,7 +329,7 @@ def _of_user_options(
     tree: PlannedTree, name: str, words: list[str], start: _Start
 ) -> _Start | None:
     """Return the command that setpriv, runuser, su or sudo becomes."""
-    user, group, script, login = "", "", None, False
+    user, group, script, login, kept = "", "", None, False, {"PATH", "TERM"}
     words = list(words)
     while words and words[0].startswith("-"):
         option, equals, value = words.pop(0).partition("=")
@@ -324,6 +342,8 @@ def _of_user_options(
         group = value if option in {"-g", "--group", "--regid"} else group
         script = value if option in {"-c", "--command"} else script
         login |= option in {"-", "-l", "--login", "-i"}
+        if name == "sudo" and option in {"-E", "--preserve-env"}:
+            kept |= set(value.split(",")) if value else _not_dropped(start.environment)
     if name == "su" or (name == "runuser" and not user):
         user = words.pop(0) if words and not words[0].startswith("-") else "root"
         while words:  # the options of su may stand behind the name as well
@@ -333,13 +353,30 @@ def _of_user_options(
         words = ["sh", *([] if script is None else ["-c", script])]
     elif name == "sudo":
         user = user or "root"
+    assigned = _assignments(words) if name == "sudo" else {}
     following = _as_user(tree, start, f"{user}:{group}" if group else user, words)
     if following is not None and (name == "sudo" or login):
-        kept = {"PATH", "TERM"} if name == "sudo" else {"TERM"}
+        kept = kept if name == "sudo" else {"TERM"}
         following.environment = {
             name: value for name, value in start.environment.items() if name in kept
         }
+    if following is not None:
+        following.environment |= assigned
     return following
+
+
+def _not_dropped(environment: Mapping[str, str]) -> set[str]:
+    """Return the variables that sudo keeps on request: all but those of loaders (sudoers(5))."""
+    return {name for name in environment if not name.startswith(("LD_", "_RLD"))}
+
+
+def _assignments(words: list[str]) -> dict[str, str]:
+    """Take the assignments that stand before a command from its words, and return them."""
+    assigned = {}
+    while words and _ASSIGNMENT.match(words[0]):
+        name, _, value = words.pop(0).partition("=")
+        assigned[name] = value
+    return assigned
 
 
 def _without_options(words: list[str], values: set[str]) -> list[str]:
@@ -371,9 +408,7 @@ def _of_env(words: list[str], start: _Start) -> _Start | None:
             directory = words.pop(0)
         elif option == "--":
             break
-    while words and _ASSIGNMENT.match(words[0]):
-        name, _, value = words.pop(0).partition("=")
-        environment[name] = value
+    environment |= _assignments(words)
     following = _Start(words, environment, start)
     following.directory = posixpath.join(start.directory, directory)
     return following if words else None
@@ -418,7 +453,7 @@ def _of_shell(tree: PlannedTree, start: _Start) -> _Start | None:
     following = _Start(
         [word.replace(UNKNOWN, "") for word in outcome.words], dict(outcome.environment), start
     )
-    following.directory = outcome.directory
+    following.directory, following.usual_path = outcome.directory, _PATH
     following.changes += outcome.changes
     following.unknown += tuple(printable(fact.replace(UNKNOWN, "*")) for fact in outcome.unknown)
     _without_unknown(following)
@@ -519,6 +554,8 @@ def _start_error(tree: PlannedTree, path: str, start: _Start, container: Contain
         if "/" in name:
             return printable(f'exec: "{name}": permission denied ({reason})')
         return printable(f'exec: "{name}": executable file not found in $PATH ({path}: {reason})')
+    if reason := _not_permitted(tree, path, container):
+        return printable(f"exec {path}: operation not permitted ({reason})")
     words = _interpreter(tree, path)
     if words is None:
         return ""
@@ -546,14 +583,16 @@ def _later_error(
         return ""  # a script may have set PATH
     if path is None:
         volumes = _mount_points(container)
-        search = start.environment.get("PATH", _PATH).split(":")
-        places = [posixpath.normpath(posixpath.join("/", at, start.words[0])) for at in search]
-        there = any(_may_be_there(tree, place, volumes) for place in places)
+        places = _places(start.environment.get("PATH", start.usual_path), start.words[0])
+        there = any(_may_be_there(tree, posixpath.normpath(at), volumes) for at in places)
         return "" if there else printable(f"exec {start.words[0]}: no such file or directory")
     if start.loader:
         return ""  # the loader reads it
-    reason = _not_executed(tree, path, container, start.user)
-    return printable(f"exec {path}: permission denied ({reason})") if reason else ""
+    if reason := _not_executed(tree, path, container, start.user):
+        return printable(f"exec {path}: permission denied ({reason})")
+    if reason := _not_permitted(tree, path, container):
+        return printable(f"exec {path}: operation not permitted ({reason})")
+    return ""
 
 
 def _not_executed(
@@ -562,6 +601,14 @@ def _not_executed(
     """Return why the container's user, or the one that it becomes, may not execute a program."""
     try:
         return access_of(container, tree, user).not_executed(tree.resolve(path))
+    except (OSError, PathError):
+        return ""
+
+
+def _not_permitted(tree: PlannedTree, path: str, container: ContainerSide) -> str:
+    """Return why the kernel gives no process of the container the rights of a program, or ""."""
+    try:
+        return access_of(container, tree).not_permitted(tree.resolve(path))
     except (OSError, PathError):
         return ""
 

@@ -403,6 +403,8 @@ class Searcher:
                 raise BadElf(f"{path}: {reason}")  # musl stops at the first file
             self.tried.append(Tried(path, reason, how))
             return None, facts.bits if facts.bits != self._bits else 0
+        if not self.loader.musl and facts.refused_as_library:
+            raise BadElf(f"{path}: {facts.refused_as_library}")
         if not self._access.maps(resolved):
             raise BadElf(f"{path}: failed to map segment from shared object (noexec)")
         return Located(path, resolved, how, tuple(self.tried)), 0
