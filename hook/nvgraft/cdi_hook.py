@@ -202,7 +202,7 @@ def _container_of(invocation: Invocation, directory: int, path: str) -> tuple[in
     except Refusal as refusal:
         cause = refusal.text.removeprefix("could not decode container state: ")
         text = f"failed to load container state: failed to decode container state: {cause}"
-        raise Refusal("", text, refusal.hint) from refusal
+        raise refusal.in_words(text) from refusal
     invocation.container_id = state.id
     try:
         config = parse_config(read_config(state.bundle, directory), complete=False)
@@ -211,8 +211,7 @@ def _container_of(invocation: Invocation, directory: int, path: str) -> tuple[in
             raise Refusal("", "root.path is empty", "name the root file system in config.json")
         return state.pid, absolute_rootfs(config.root_path, bundle)
     except Refusal as refusal:
-        text = f"failed to determined container root: {refusal.text}"
-        raise Refusal("", text, refusal.hint) from refusal
+        raise refusal.in_words(f"failed to determined container root: {refusal.text}") from refusal
 
 
 def _open(pid: int, rootfs: str) -> Container:

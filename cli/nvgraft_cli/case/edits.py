@@ -2,14 +2,18 @@
 
 from typing import NamedTuple
 
+from nvgraft.base.errors import Refusal
 from nvgraft.cdi.edits import CdiEdits
 
 #: In the place of a file: what a specification would be that a recorded host does not have.
 GENERATED = "the specification that nvgraft cdi generate writes"
 
 
-#: How the refusal of a mount begins whose source the host lacks.
-UNMOUNTABLE = "failed to mount "
+class Unmountable(Refusal):
+    """A mount of CDI edits whose source the host lacks."""
+
+    def __init__(self, source: str, hint: str) -> None:
+        super().__init__("", f"failed to mount {source}", hint)
 
 
 class Origin(NamedTuple):

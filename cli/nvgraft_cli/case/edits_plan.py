@@ -41,7 +41,7 @@ from nvgraft.request.hook_steps import HookStep, UnknownStep, parse_steps
 from nvgraft.request.request import Request, Skip, requested_devices
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.driver import library_version
-from nvgraft_cli.case.edits import UNMOUNTABLE, Edited, Origin
+from nvgraft_cli.case.edits import Edited, Origin, Unmountable
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_specs import catalogue, cdi_hooks, names
@@ -284,14 +284,13 @@ class _EditPlanner:
         try:
             resolved, node = self._host.tree.find(path)
         except PathError as error:
-            text = f"{UNMOUNTABLE}{mount.source}: {error.text}"
-            raise Refusal("", text, _stale(origin)) from error
+            raise Unmountable(f"{mount.source}: {error.text}", _stale(origin)) from error
         if node is None:
             if self._may_be_there(path):
                 self.not_recorded.append(mount.source)
                 return
-            text = f'{UNMOUNTABLE}"{mount.source}": no such file or directory'
-            raise Refusal("", text, _stale(origin))
+            cause = f'"{mount.source}": no such file or directory'
+            raise Unmountable(cause, _stale(origin))
         target = self._layout.resolve(mount.target)
         if node.type == "dir":
             self._layout.directory(target, 0o755, why)

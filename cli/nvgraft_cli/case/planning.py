@@ -51,6 +51,10 @@ _TWICE = Finding(
 )
 
 
+class CacheOnVolume(Refusal):
+    """The loader cache of the container is on a volume, where the hook writes nothing."""
+
+
 class Case:
     """One container on one host. Each part is computed when it is first asked for."""
 
@@ -388,18 +392,12 @@ class Case:
         path = f"{etc.rstrip('/')}/ld.so.cache"
         volume = target.volume(path)
         node = target.tree.lstat(path)
+        text = f"process {config.cli_ldconfig.removeprefix('@')} failed with error code: 1"
+        hint = "the loader cache was not written: "
         if volume is not None:
-            cause = on_volume("/etc/ld.so.cache", volume)
-        elif node is not None and node.type not in {"file", "symlink"}:
-            cause = f"{path}: not a regular file"
-        else:
-            return
-        program = config.cli_ldconfig.removeprefix("@")
-        raise Refusal(
-            "ldcache",
-            f"process {program} failed with error code: 1",
-            f"the loader cache was not written: {cause}",
-        )
+            raise CacheOnVolume("ldcache", text, hint + on_volume("/etc/ld.so.cache", volume))
+        if node is not None and node.type not in {"file", "symlink"}:
+            raise Refusal("ldcache", text, f"{hint}{path}: not a regular file")
 
 
 def _of_files(request: Request) -> Request:

@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator
 
-from nvgraft.base.errors import Refusal
+from nvgraft.base.errors import NO_SUCH_DEVICE, NOT_PRIVILEGED, WRONG_MODE, Refusal
 from nvgraft.formats.tree import PathError
 from nvgraft.host.gpus import DriverReport
 from nvgraft.request.request import (
@@ -28,15 +28,6 @@ _VERSIONED = re.compile(r"^(lib[\w+-]+\.so)\.(\d{3,4}\.\d+(?:\.\d+)?)$")
 
 #: The stages at which the hook is called.
 _BEFORE = ("prestart", "createRuntime")
-
-#: In the hook's refusal of a container whose devices have CDI names.
-_DIRECTLY = "invoking the NVIDIA Container Runtime Hook directly"
-#: In refusals of a device that cannot be generated.
-_NO_SUCH = (
-    "device spec generators: failed to get ",
-    "device spec generators: identifier is not",
-    "device spec generators: unsupported device id",
-)
 
 #: Alternatives of requirements to list: a CUDA image has some thirty, a hostile one any number.
 _ALTERNATIVES = 100
@@ -154,7 +145,8 @@ def capability_not_requested(patient: Patient) -> Iterator[Diagnosis]:
     for row in catalogue.BINARIES:
         if program == row.name and row.component_class not in requested:
             known = patient.container.rootfs_known
-            missing = patient.missing_program if known else ""
+            failure = patient.missing_program if known else None
+            missing = failure.words if failure else ""
             if known and not missing:
                 continue  # the image has one of its own
             provided = f"{program} is provided by capability '{row.component_class}'; {request}"
@@ -336,10 +328,10 @@ def unknown_device(patient: Patient) -> Iterator[Diagnosis]:
     patient.check_gpus_known()
     refusal = patient.refusal
     named = trouble(patient.case)
-    if refusal is not None and named is not None and _DIRECTLY not in refusal.text:
+    if refusal is not None and named is not None and refusal.kind != WRONG_MODE:
         yield Diagnosis(refusal.reference_line(), *named)
         return
-    if refusal is not None and refusal.hint and any(word in refusal.text for word in _NO_SUCH):
+    if refusal is not None and refusal.kind == NO_SUCH_DEVICE:
         yield Diagnosis(
             f"{refusal.reference_line()}: {refusal.hint}",
             "the runtime makes the devices from the driver's report, which has none of this name: "
@@ -362,7 +354,7 @@ def mig_privilege(patient: Patient) -> Iterator[Diagnosis]:
     Reported in NVIDIA/nvidia-container-toolkit#1740, #842; NVIDIA/gpu-operator#322.
     """
     refusal = patient.refusal
-    if refusal is not None and "in non privileged container" in refusal.text:
+    if refusal is not None and refusal.kind == NOT_PRIVILEGED:
         yield Diagnosis(
             refusal.text, "MIG administration needs CAP_SYS_ADMIN in the container", refusal.hint
         )

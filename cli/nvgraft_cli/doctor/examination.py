@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nvgraft.base.errors import Refusal
-from nvgraft_cli.case.edits import UNMOUNTABLE
+from nvgraft_cli.case.edits import Unmountable
 from nvgraft_cli.doctor import (
     cdi_checks,
     container_checks,
@@ -219,7 +219,7 @@ def _explain(
     if refusal.text.startswith("open failed: "):
         identifier = "host-layout"
         explaining = {identifier}
-    if refusal.text.startswith(UNMOUNTABLE):
+    if isinstance(refusal, Unmountable):
         identifier = "cdi-stale"
         explaining = {identifier}
     if any(results[name].findings for name in explaining & set(results)):

@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 from nvgraft.base import jsontext
-from nvgraft.base.errors import Refusal
+from nvgraft.base.errors import WRONG_MODE, Refusal
 from nvgraft.base.jsontext import JsonError
 from nvgraft.cdi import platform
 from nvgraft.cdi.edits import CdiSpec
 from nvgraft.cdi.reader import SpecificationError
 from nvgraft.formats.tree import PathError
 from nvgraft.host.ldconfig import USUAL_PROGRAMS
+from nvgraft.host.snapshot import FactsNotRecorded
 from nvgraft.request.request import Skip, resolve_request
 from nvgraft_cli.case.cdi_requests import unheard, write_command
 from nvgraft_cli.case.driver import library_version, module_version
@@ -433,9 +434,9 @@ def ldconfig_unusable(patient: Patient) -> Iterator[Diagnosis]:
         facts = patient.host_tree.elf(patient.host_tree.resolve(program), sections=False)
     except OSError as error:
         raise NotChecked(f"{program} cannot be read: {error}") from error
-    except ValueError as error:
-        if "not recorded" in str(error):
-            raise NotChecked(f"{program}: {error}") from error
+    except FactsNotRecorded as error:
+        raise NotChecked(f"{program}: {error}") from error
+    except ValueError:
         wrapper = "is" if patient.host.document is None else "may be"
         yield Diagnosis(
             f"{program} is not an ELF program: it {wrapper} a shell wrapper",
@@ -678,7 +679,7 @@ def mode_not_legacy(patient: Patient) -> Iterator[Diagnosis]:
         return
     if patient.has_container and patient.refusal is not None:
         named = unheard(patient.case)
-        if named is not None and patient.refusal.text.startswith("invoking the NVIDIA "):
+        if named is not None and patient.refusal.kind == WRONG_MODE:
             yield Diagnosis(patient.refusal.reference_line(), *named, phrase=patient.refusal.text)
             return
     if config.runtime_mode not in {"auto", "legacy"} and not config.hook_skip_mode_detection:

@@ -35,7 +35,12 @@ from nvgraft_cli.doctor.cuda_devices import (
 from nvgraft_cli.doctor.machine import Machine, this_machine
 from nvgraft_cli.prove.architecture import foreign_program
 from nvgraft_cli.prove.opened import needed_capabilities, prove_in_case
-from nvgraft_cli.prove.program import missing_loader, missing_program, started_program
+from nvgraft_cli.prove.program import (
+    StartFailure,
+    missing_loader,
+    missing_program,
+    started_program,
+)
 from nvgraft_cli.prove.proof import Proof
 
 if TYPE_CHECKING:
@@ -208,8 +213,8 @@ class Patient:
         return foreign_program(self.case.planned_tree, self.container, self.host.facts.machine)
 
     @cached_property
-    def missing_program(self) -> str:
-        """The runtime's words for a program of the container that is not there, or ""."""
+    def missing_program(self) -> StartFailure | None:
+        """Why the container's program does not start, None if it does as far as its loader."""
         _ = self.rootfs, self.plan
         return missing_program(self.case.planned_tree, self.container)
 

@@ -4,15 +4,15 @@ The docstring of each check names the threads that reported the failure.
 """
 
 import posixpath
-import re
 from collections.abc import Iterator
 
 from nvgraft.plan.actions import Injection, UpdateLoaderCache
 from nvgraft_cli.case.planned_cache import CACHE
+from nvgraft_cli.case.planning import CacheOnVolume
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
+from nvgraft_cli.prove.program import StartCause
 from nvgraft_specs import catalogue, names
 
-_NOT_EXECUTED = re.compile(r"permission denied \(|not found in \$PATH \(")
 _OF_DRIVER = {row.name: row.component_class for row in catalogue.BINARIES}
 
 
@@ -21,29 +21,29 @@ def program_missing(patient: Patient) -> Iterator[Diagnosis]:
 
     Reported in NVIDIA/nvidia-docker#1103, #1226.
     """
-    words = "" if patient.foreign_program else patient.missing_program
-    if not words:
+    failure = None if patient.foreign_program else patient.missing_program
+    if failure is None:
         return
     name = posixpath.basename(patient.container.arguments[0])
-    if words.startswith("error mounting"):
+    if failure.cause is StartCause.NOT_MOUNTED:
         cause = "the runtime makes the mounts of config.json before it starts the program"
         fix = (
             "make the source of the mount, a file for a file and a directory for a directory, or"
             " correct the mount; ask about a copied bundle on the machine that it comes from"
         )
-    elif _NOT_EXECUTED.search(words):
+    elif failure.cause is StartCause.NOT_EXECUTED:
         cause = "the kernel executes only files for which the container's user has that right"
         fix = (
             "give the right in the image (chmod +x, or COPY --chmod=755), and mount a volume with "
             "programs without noexec"
         )
-    elif "operation not permitted (" in words:
+    elif failure.cause is StartCause.NOT_PERMITTED:
         cause = "the kernel starts a program only if it can give it all its file capabilities"
         fix = (
             "add the capability to the container (docker run --cap-add), or take it from the file"
             " in the image (setcap -r)"
         )
-    elif words.startswith("exec /"):
+    elif failure.cause is StartCause.NO_PROGRAM:
         cause = "the kernel starts programs, and scripts whose first line names an interpreter"
         fix = (
             "let the first line of the script name a program of the image, as #!/bin/sh does, and"
@@ -60,7 +60,7 @@ def program_missing(patient: Patient) -> Iterator[Diagnosis]:
     else:
         cause = f"{name} is a program of the driver, which this host does not have in PATH"
         fix = f"install {name} on the host with the rest of the driver (package nvidia-utils)"
-    yield Diagnosis(words, cause, fix, stops=True, phrase=words)
+    yield Diagnosis(failure.words, cause, fix, stops=True, phrase=failure.words)
 
 
 def loader_cache_mounted(patient: Patient) -> Iterator[Diagnosis]:
@@ -73,7 +73,7 @@ def loader_cache_mounted(patient: Patient) -> Iterator[Diagnosis]:
         if not any(isinstance(action, UpdateLoaderCache) for action in patient.injected.actions):
             raise NotChecked("the loader cache of this container is not written")
         return
-    if refusal.hint.endswith("not a regular file"):
+    if not isinstance(refusal, CacheOnVolume):
         return  # the image has a directory in its place
     line = refusal.reference_line()
     yield Diagnosis(

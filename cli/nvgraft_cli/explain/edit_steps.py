@@ -18,7 +18,7 @@ from nvgraft.plan.actions import (
 from nvgraft.plan.edit_actions import AddGroup, RunHook, SetVariable
 from nvgraft.request.request import requirements_of
 from nvgraft_cli.case.cdi_requests import source_of_edits, trouble
-from nvgraft_cli.case.edits import UNMOUNTABLE
+from nvgraft_cli.case.edits import Unmountable
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.explain.steps import (
     CHANGE,
@@ -341,9 +341,7 @@ def _refuser(case: Case, refusal: Refusal) -> str:
     """Return the program that refuses."""
     if case.before_runtime:
         return "the engine"
-    return (
-        _LOW if refusal.text.startswith(UNMOUNTABLE) or case.started is None else "nvgraft-runtime"
-    )
+    return _LOW if isinstance(refusal, Unmountable) or case.started is None else "nvgraft-runtime"
 
 
 def _at_first(words: str) -> str:

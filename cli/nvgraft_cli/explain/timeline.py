@@ -90,7 +90,8 @@ def _program_failure(case: Case) -> str:
         if foreign is not None:
             return exec_format_error(*foreign, machine)
         tree = case.planned_tree
-        return missing_program(tree, case.given) or missing_loader(tree, case.given)
+        failure = missing_program(tree, case.given)
+        return failure.words if failure else missing_loader(tree, case.given)
     except Refusal:  # an image beyond a bound
         return ""
 

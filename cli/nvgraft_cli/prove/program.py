@@ -9,6 +9,8 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
 
 from nvgraft.base.errors import printable
 from nvgraft.formats.tree import LOOP, PathError
@@ -81,6 +83,26 @@ _LOADER_VALUES = {
 }
 
 
+class StartCause(Enum):
+    """What keeps a program from starting."""
+
+    MISSING = auto()  #: there is no such file
+    NOT_EXECUTED = auto()  #: the user may not execute it
+    NO_PROGRAM = auto()  #: the kernel does not start such a file
+    NOT_PERMITTED = auto()  #: the container lacks a file capability of it
+    NOT_MOUNTED = auto()  #: the runtime cannot make a mount of config.json
+
+
+class StartFailure(NamedTuple):
+    """A program that does not start.
+
+    :ivar words: those of the runtime or the kernel.
+    """
+
+    words: str
+    cause: StartCause
+
+
 @dataclass(frozen=True, slots=True)
 class StartedProgram:
     """A program of the container, and how it is started.
@@ -92,7 +114,7 @@ class StartedProgram:
     :ivar starters: the names of the programs that start it, the outermost first.
     :ivar user: the user that one of these gives it; None if it has the container's.
     :ivar unknown: facts about its variables that are not known.
-    :ivar error: the words of the kernel that does not start the container's first program, or "".
+    :ivar error: why the kernel does not start it, or one of those that start it; None if it does.
     :ivar changes: commands of scripts before it that change files.
     """
 
@@ -103,7 +125,7 @@ class StartedProgram:
     starters: tuple[str, ...] = ()
     user: User | None = None
     unknown: tuple[str, ...] = ()
-    error: str = ""
+    error: StartFailure | None = None
     changes: tuple[tuple[str, ...], ...] = ()
 
 
@@ -121,7 +143,7 @@ class _Start:
         self.unknown: tuple[str, ...] = before.unknown if before else ()
         self.loader = ""
         self.usual_path = _EXECVP_PATH if before else ""
-        self.error: str = before.error if before else ""
+        self.error: StartFailure | None = before.error if before else None
         self.changes: tuple[tuple[str, ...], ...] = before.changes if before else ()
 
 
@@ -175,15 +197,15 @@ def _started(path: str, start: _Start, starters: list[str]) -> StartedProgram:
     )
 
 
-def missing_program(tree: PlannedTree, container: ContainerSide) -> str:
-    """Return the runtime's words for a program of the container that is not there, or "".
+def missing_program(tree: PlannedTree, container: ContainerSide) -> StartFailure | None:
+    """Return why the container's program does not start, as far as its loader; None if it does.
 
     It may be there if a volume covers its place.
     """
     if not container.arguments or not tree.listdir("/"):
-        return ""
+        return None
     if tree.mount_error:
-        return printable(tree.mount_error)
+        return _failure(tree.mount_error, StartCause.NOT_MOUNTED)
     name = container.arguments[0]
     if "/" in name:
         places = [posixpath.join(container.working_directory, name)]
@@ -195,7 +217,7 @@ def missing_program(tree: PlannedTree, container: ContainerSide) -> str:
         words = f'exec: "{name}": executable file not found in $PATH'
     volumes = _mount_points(container)
     if not any(_may_be_there(tree, posixpath.normpath(place), volumes) for place in places):
-        return printable(words)
+        return _failure(words, StartCause.MISSING)
     return started_program(tree, container).error
 
 
@@ -547,52 +569,67 @@ def _interpreter(tree: PlannedTree, path: str) -> list[str] | None:
     return [word for word in re.split("[ \t]+", words, maxsplit=1) if word]
 
 
-def _start_error(tree: PlannedTree, path: str, start: _Start, container: ContainerSide) -> str:
-    """Return the words of the kernel that does not start the container's first program, or ""."""
+def _start_error(
+    tree: PlannedTree, path: str, start: _Start, container: ContainerSide
+) -> StartFailure | None:
+    """Return why the kernel does not start the container's first program, None if it does."""
     name = start.words[0]
     if reason := _not_executed(tree, path, container):
-        if "/" in name:
-            return printable(f'exec: "{name}": permission denied ({reason})')
-        return printable(f'exec: "{name}": executable file not found in $PATH ({path}: {reason})')
+        words = f'exec: "{name}": permission denied ({reason})'
+        if "/" not in name:
+            words = f'exec: "{name}": executable file not found in $PATH ({path}: {reason})'
+        return _failure(words, StartCause.NOT_EXECUTED)
     if reason := _not_permitted(tree, path, container):
-        return printable(f"exec {path}: operation not permitted ({reason})")
-    words = _interpreter(tree, path)
-    if words is None:
-        return ""
-    if not words:
-        return printable(f"exec {path}: exec format error (it is neither a program nor a script)")
+        words = f"exec {path}: operation not permitted ({reason})"
+        return _failure(words, StartCause.NOT_PERMITTED)
+    interpreter = _interpreter(tree, path)
+    if interpreter is None:
+        return None
+    if not interpreter:
+        words = f"exec {path}: exec format error (it is neither a program nor a script)"
+        return _failure(words, StartCause.NO_PROGRAM)
     volumes = _mount_points(container)
-    place = posixpath.normpath(posixpath.join(start.directory, words[0]))
+    place = posixpath.normpath(posixpath.join(start.directory, interpreter[0]))
     if reason := _not_executed(tree, place, container):
-        return printable(f"exec {path}: permission denied ({words[0]}: {reason})")
+        words = f"exec {path}: permission denied ({interpreter[0]}: {reason})"
+        return _failure(words, StartCause.NOT_EXECUTED)
     if _may_be_there(tree, place, volumes):
         if access_of(container, tree).may_read(tree.resolve(path)):
-            return ""
-        return printable(f"exec {path}: permission denied (its interpreter may not read it)")
-    return printable(
-        f"exec {path}: no such file or directory (the image lacks {words[0]}, which the first line"
-        " of the script names)"
+            return None
+        words = f"exec {path}: permission denied (its interpreter may not read it)"
+        return _failure(words, StartCause.NOT_EXECUTED)
+    words = (
+        f"exec {path}: no such file or directory (the image lacks {interpreter[0]}, which the first"
+        " line of the script names)"
     )
+    return _failure(words, StartCause.NO_PROGRAM)
 
 
 def _later_error(
     tree: PlannedTree, path: str | None, start: _Start, container: ContainerSide
-) -> str:
-    """Return the words for a program that another one cannot start, or ""."""
+) -> StartFailure | None:
+    """Return why another program cannot start a program, None if it can."""
     if path is None and start.unknown:
-        return ""  # a script may have set PATH
+        return None  # a script may have set PATH
     if path is None:
         volumes = _mount_points(container)
         places = _places(start.environment.get("PATH", start.usual_path), start.words[0])
         there = any(_may_be_there(tree, posixpath.normpath(at), volumes) for at in places)
-        return "" if there else printable(f"exec {start.words[0]}: no such file or directory")
+        words = f"exec {start.words[0]}: no such file or directory"
+        return None if there else _failure(words, StartCause.MISSING)
     if start.loader:
-        return ""  # the loader reads it
+        return None  # the loader reads it
     if reason := _not_executed(tree, path, container, start.user):
-        return printable(f"exec {path}: permission denied ({reason})")
+        words = f"exec {path}: permission denied ({reason})"
+        return _failure(words, StartCause.NOT_EXECUTED)
     if reason := _not_permitted(tree, path, container):
-        return printable(f"exec {path}: operation not permitted ({reason})")
-    return ""
+        words = f"exec {path}: operation not permitted ({reason})"
+        return _failure(words, StartCause.NOT_PERMITTED)
+    return None
+
+
+def _failure(words: str, cause: StartCause) -> StartFailure:
+    return StartFailure(printable(words), cause)
 
 
 def _not_executed(

@@ -509,7 +509,7 @@ def _opening_program(
         else named_program(program, tree, container)
     )
     if started.error:
-        raise _Foreign(started.path, started.error)
+        raise _Foreign(started.path, started.error.words)
     if started.starters:
         notes.append(f"the container starts it through {', '.join(started.starters)}")
     try:
@@ -523,8 +523,8 @@ def _opening_program(
                 f"{program}: {_words(error)} | pass --program the path of a program in the "
                 "container"
             ) from error
-        if words := missing_program(tree, container):
-            raise _Foreign(started.path, words) from error
+        if failure := missing_program(tree, container):
+            raise _Foreign(started.path, failure.words) from error
         notes.append(
             "the container's own program was not found: a program without RPATH is assumed"
         )

@@ -15,6 +15,9 @@ LINE_LIMIT = 4096
 #: The exit code of a failure whose undo failed too.
 UNDO_FAILED = 3
 
+#: Kinds of refusals that are explained by more than their words.
+WRONG_MODE, NOT_PRIVILEGED, NO_SUCH_DEVICE = "wrong-mode", "not-privileged", "no-such-device"
+
 
 def printable(text: str) -> str:
     """Escape what would change how a terminal, a log or a page shows the text around it.
@@ -49,10 +52,18 @@ class Refusal(Exception):
     :param hint: cause and fix in our words, appended after `` | ``.
     :param first_line: lines that the reference prints before ``text``; usually empty.
     :param exit_code: of the program that reports this.
+    :param kind: one of the kinds above, or ``""``.
     """
 
     def __init__(
-        self, stage: str, text: str, hint: str = "", *, first_line: str = "", exit_code: int = 1
+        self,
+        stage: str,
+        text: str,
+        hint: str = "",
+        *,
+        first_line: str = "",
+        exit_code: int = 1,
+        kind: str = "",
     ) -> None:
         super().__init__(text)
         self.stage = stage
@@ -60,6 +71,11 @@ class Refusal(Exception):
         self.hint = hint
         self.first_line = first_line
         self.exit_code = exit_code
+        self.kind = kind
+
+    def in_words(self, text: str) -> Refusal:
+        """Return this refusal without its stage, in other words of the reference."""
+        return Refusal("", text, self.hint, kind=self.kind)
 
     def reference_line(self, program: str = "nvgraft") -> str:
         """Return the line that the reference prints for this failure, with ``program`` as its

@@ -9,7 +9,7 @@ Source: the rules of modes jit-cdi and csv; reference behaviour 9.7, 10.3, 10.4,
 
 from __future__ import annotations
 
-from nvgraft.base.errors import Refusal
+from nvgraft.base.errors import NO_SUCH_DEVICE, Refusal
 from nvgraft.base.values import Value
 from nvgraft.cdi import platform
 from nvgraft.cdi.classes import gated_devices
@@ -147,7 +147,7 @@ def _in_mode(mode: str, work: Callable[[], list[Contents]]) -> list[Contents]:
         return work()
     except Refusal as refusal:
         text = f'failed to generate CDI spec for mode "{mode}": {refusal.text}'
-        raise Refusal("", text, refusal.hint) from None
+        raise refusal.in_words(text) from None
 
 
 def _applied(parts: Iterable[Contents], settings: CdiSettings) -> list[CdiEdits]:
@@ -197,8 +197,7 @@ class _Generator:
         try:
             devices = select(discovery, host.report.gpus, ids)
         except Refusal as refusal:
-            text = f"{_GENERATORS}{refusal.text}"
-            raise Refusal("", text, refusal.hint) from None
+            raise refusal.in_words(f"{_GENERATORS}{refusal.text}") from None
         for device in devices:
             _check_capabilities(device)
             for path in device.absent:
@@ -244,8 +243,7 @@ class _Generator:
         try:
             check(expressions, "", report.cuda_version, [(gpu.arch, "") for gpu in report.gpus[:1]])
         except Refusal as refusal:
-            text = f"requirements not met: {refusal.text}"
-            raise Refusal("", text, refusal.hint) from None
+            raise refusal.in_words(f"requirements not met: {refusal.text}") from None
 
     def csv(self, request: CdiRequest) -> list[Contents]:
         """Return what the devices of a Tegra board need."""
@@ -276,7 +274,7 @@ class _Generator:
                 hint = "a Tegra board has one device: request 0 or all"
                 if device == "tegra":
                     hint += " (--device-id-strategy=index of the device plugin)"
-                raise Refusal("", text, hint)
+                raise Refusal("", text, hint, kind=NO_SUCH_DEVICE)
         found = board.discover()
         return [*(device.contents for device in found.devices), found.common]
 
@@ -330,4 +328,4 @@ def _no_nvml(refusal: Refusal) -> Refusal:
     text = text[:1].upper() + text[1:]
     if refusal.text.startswith("load library failed"):
         text = "ERROR_LIBRARY_NOT_FOUND"
-    return Refusal("", f"{_GENERATORS}failed to initialize NVML: {text}", refusal.hint)
+    return refusal.in_words(f"{_GENERATORS}failed to initialize NVML: {text}")

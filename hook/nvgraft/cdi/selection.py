@@ -7,7 +7,7 @@ Source: reference behaviour 10.3 and the rules of mode jit-cdi.
 
 from __future__ import annotations
 
-from nvgraft.base.errors import Refusal
+from nvgraft.base.errors import NO_SUCH_DEVICE, Refusal
 from nvgraft.base.jsontext import dumps
 from nvgraft.cdi.discovery import Contents, FoundDevice
 from nvgraft.cdi.nearest import no_such_device
@@ -111,4 +111,4 @@ def _unknown(gpus: Sequence[Gpu], device: str, text: str) -> Refusal:
         known += [str(index), gpu.uuid]
         for mig_index, mig in enumerate(gpu.mig_devices):
             known += [f"{index}:{mig_index}", mig.uuid]
-    return Refusal("", text, no_such_device(device, known))
+    return Refusal("", text, no_such_device(device, known), kind=NO_SUCH_DEVICE)

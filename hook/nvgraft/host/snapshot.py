@@ -32,6 +32,13 @@ _LIMIT = 8 << 20
 _NOT_RECORDED = "not recorded in the host snapshot"
 
 
+class FactsNotRecorded(ValueError):
+    """A file whose ELF facts a snapshot does not record."""
+
+    def __init__(self) -> None:
+        super().__init__(f"its ELF facts are {_NOT_RECORDED}")
+
+
 #: Members that belong to some types of entries. In a newer document other types may have members of
 #: these names.
 _OF_TYPES = {
@@ -105,7 +112,8 @@ class SnapshotTree(Tree):
         have more keys.
 
         :raises OSError: there is no such file.
-        :raises ValueError: the file's facts are not recorded.
+        :raises NoFacts: it is not an ELF file.
+        :raises FactsNotRecorded: its facts are not recorded.
         """
         entry = self._files.get(path)
         if entry is None:
@@ -113,7 +121,7 @@ class SnapshotTree(Tree):
         facts: dict[str, Any] | None = _member(entry, "elf")
         if facts is None:
             fault = _member(entry, "elf_fault")
-            raise NoFacts(fault) if fault else ValueError(f"its ELF facts are {_NOT_RECORDED}")
+            raise NoFacts(fault) if fault else FactsNotRecorded
         return facts
 
     def elf(self, path: str, *, sections: bool) -> ElfFacts:

@@ -10,7 +10,7 @@ mode).
 
 from __future__ import annotations
 
-from nvgraft.base.errors import Refusal
+from nvgraft.base.errors import NOT_PRIVILEGED, WRONG_MODE, Refusal
 from nvgraft.base.paths import clean
 from nvgraft.base.values import Value, number
 from nvgraft.request.config import capability_names
@@ -225,6 +225,7 @@ def check_mode(mode: str) -> None:
             " flag) instead",
             f"the mode is {mode}; to use this hook, set nvidia-container-runtime.mode to"
             " legacy in config.toml",
+            kind=WRONG_MODE,
         )
 
 
@@ -363,6 +364,7 @@ def _mig_value(env: dict[str, str], name: str, privileged: bool) -> str:
             f"cannot set {name.removeprefix('NVIDIA_')} in non privileged container",
             f"{name}={value} needs {names.PRIVILEGED_CAPABILITY}: start the container"
             " privileged, or unset the variable",
+            kind=NOT_PRIVILEGED,
         )
     return value
 

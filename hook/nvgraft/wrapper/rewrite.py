@@ -85,7 +85,7 @@ class RefusedRewrite(Refusal):
 
     def __init__(self, refusal: Refusal, log: Sequence[tuple[str, str]]) -> None:
         told = in_runtime(refusal)
-        super().__init__("", told.text, told.hint, first_line=told.first_line)
+        super().__init__("", told.text, told.hint, first_line=told.first_line, kind=told.kind)
         self.log = tuple(log)
 
 
@@ -185,7 +185,7 @@ def _edits(
             found = look().generated(decision.generated)
         except Refusal as refusal:
             automatic = "" if decision.generated.csv else _AUTOMATIC_ERROR
-            raise Refusal("", automatic + refusal.text, refusal.hint) from None
+            raise refusal.in_words(automatic + refusal.text) from None
         return list(found.edits), found.log
     if not decision.gates and decision.graphics_devices is None:
         return [], ()
@@ -232,7 +232,7 @@ def in_runtime(refusal: Refusal) -> Refusal:
     if refusal.first_line:
         return Refusal("", refusal.text, refusal.hint, first_line=EDIT + refusal.first_line)
     phrase, words = next(pair for pair in _HOOK_PHRASES if refusal.text.startswith(pair[0]))
-    return Refusal("", words + refusal.text[len(phrase) :], refusal.hint)
+    return refusal.in_words(words + refusal.text[len(phrase) :])
 
 
 def _decide(
