@@ -18,7 +18,7 @@ def _owned(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def owned(path: str) -> None:
         if "foreign" in path:
-            raise CannotInstall(f"{path}: owned by user 1000 | chown root {path}")
+            raise CannotInstall(f"{path}: owned by user 1000", f"chown root {path}")
 
     monkeypatch.setattr(audit, "owned_by_root", owned)
 

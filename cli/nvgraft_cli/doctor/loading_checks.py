@@ -11,11 +11,11 @@ from nvgraft_cli.prove.final_file import FinalFile
 from nvgraft_cli.prove.loading import Failure
 from nvgraft_cli.prove.opened import opened_for, opened_libraries
 from nvgraft_cli.prove.proof import Proof
+from nvgraft_cli.prove.search import LoadFault
 from nvgraft_specs import names
 from nvgraft_specs.cuda_versions import CUDA_VERSIONS
 
 _SMI = "/usr/bin/nvidia-smi"
-_NOT_FOUND = "cannot open shared object file"
 
 #: The kernel's names of architectures -> those of images.
 _PLATFORMS = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -190,19 +190,19 @@ def _unloadable(name: str, proof: Proof, patient: Patient) -> Iterator[Diagnosis
     if _of_no_loader(proof):
         return  # loader-missing reports it
     if failure.name != name:
-        if _NOT_FOUND in failure.words:
+        if failure.fault is LoadFault.NOT_FOUND:
             yield _lacks_needed(name, failure, patient)
         return  # glibc-too-old reports versions
-    if failure.words.endswith("No such file or directory"):
+    if failure.fault is LoadFault.NOT_FOUND:
         return  # library-path reports it
     if proof.loader in _LOADERS_32:
-        if "wrong ELF class" in failure.words:
+        if failure.fault is LoadFault.WRONG_CLASS:
             yield _lacks_compat32(failure.words, patient)
         return
     yield Diagnosis(
         failure.words,
         "the loader stops at a file of the image that is not a library",
-        f"remove {failure.words.partition(': ')[0]} from the image",
+        f"remove {failure.file} from the image",
         phrase=failure.words,
     )
 
@@ -261,7 +261,9 @@ def library_path(patient: Patient) -> Iterator[Diagnosis]:
         name: failure
         for name, proof in proofs.items()
         for failure in proof.load.failures
-        if failure.name == name and _NOT_FOUND in failure.words and not _of_no_loader(proof)
+        if failure.name == name
+        and failure.fault is LoadFault.NOT_FOUND
+        and not _of_no_loader(proof)
     }
     if not missing:
         _check_no_other_failure(_prove_cuda(patient))
@@ -330,7 +332,7 @@ def glibc_too_old(patient: Patient) -> Iterator[Diagnosis]:
     """
     proof = _prove_cuda(patient)
     failures: list[Failure] = [
-        failure for failure in proof.load.failures if "version `" in failure.words
+        failure for failure in proof.load.failures if failure.fault is LoadFault.VERSION
     ]
     if any("versions" in text for text in proof.load.unknown) and not failures:
         raise NotChecked("the snapshot does not record which glibc versions the driver needs")

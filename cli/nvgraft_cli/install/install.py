@@ -106,7 +106,12 @@ load("{group}")
 
 
 class CannotInstall(Exception):
-    """The reason why nothing was changed, as one line for the user."""
+    """The reason why nothing was changed, and the fix; together they are one line for the user."""
+
+    def __init__(self, cause: str, fix: str = "") -> None:
+        super().__init__(f"{cause} | {fix}" if fix else cause)
+        self.cause = cause
+        self.fix = fix
 
 
 def owned_by_root(path: str, links_left: int = 40) -> None:
@@ -129,7 +134,8 @@ def owned_by_root(path: str, links_left: int = 40) -> None:
         if info.st_uid != 0:
             fix = elsewhere if stat.S_ISDIR(info.st_mode) else f"run chown -h root {place}"
             raise CannotInstall(
-                f"{place}: owned by user {info.st_uid} | root must own what the hook loads: {fix}"
+                f"{place}: owned by user {info.st_uid}",
+                f"root must own what the hook loads: {fix}",
             )
         if stat.S_ISLNK(info.st_mode):
             if not links_left:
@@ -139,7 +145,8 @@ def owned_by_root(path: str, links_left: int = 40) -> None:
             )
         elif info.st_mode & 0o022:
             chmod = "" if info.st_mode & stat.S_ISVTX else f"run chmod go-w {place}, or "
-            raise CannotInstall(f"{place}: group or others may write to it | {chmod}{elsewhere}")
+            cause = f"{place}: group or others may write to it"
+            raise CannotInstall(cause, f"{chmod}{elsewhere}")
 
 
 def closure(packages: str, names: list[str]) -> "list[Distribution]":
@@ -215,7 +222,7 @@ def fill_hook(stage: str, checkout: str, packages: str) -> None:
             path = module_file(packages, module)
             if path is None:
                 raise CannotInstall(
-                    f"no {distribution} for {sys.executable} | {_MISSING[distribution]}"
+                    f"no {distribution} for {sys.executable}", _MISSING[distribution]
                 )
             if path.endswith(_PACKAGE):
                 copy_package(path.removesuffix(_PACKAGE), f"{stage}/{module}")
@@ -311,7 +318,8 @@ def make_pages(python: str, stage: str, tools: str) -> None:
     if done.returncode != 0:
         said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise CannotInstall(
-            f"manual pages and completions cannot be made: {said[-1]} | remove .venv, and try again"
+            f"manual pages and completions cannot be made: {said[-1]}",
+            "remove .venv, and try again",
         )
 
 
@@ -364,7 +372,7 @@ def check_places(prefix: str, python: str) -> None:
     """Check, before anything is written, paths and owners of installation and interpreter."""
     if os.geteuid() != 0:
         raise CannotInstall(
-            "not root | run this as root, who must own the files that the hook loads"
+            "not root", "run this as root, who must own the files that the hook loads"
         )
     for name, path in (("PREFIX", prefix), ("PYTHON", python)):
         if not path.startswith("/") or posixpath.normpath(path) != path.rstrip("/"):
@@ -388,8 +396,8 @@ def check_names(directory: str) -> None:
         path = f"{directory}/{name}"
         if os.path.lexists(path) and not (os.path.islink(path) and os.readlink(path) == ours):
             raise CannotInstall(
-                f"{path}: exists and is not nvgraft's | remove it or its package first,"
-                " or choose another PREFIX"
+                f"{path}: exists and is not nvgraft's",
+                "remove it or its package first, or choose another PREFIX",
             )
 
 
@@ -421,21 +429,21 @@ def static_launcher(
     if machine not in launcher.MACHINES:
         known = " and ".join(launcher.MACHINES)
         raise CannotInstall(
-            f"--launcher: not for {machine}, only for {known} | install without --launcher"
+            f"--launcher: not for {machine}, only for {known}", "install without --launcher"
         )
     missing = [name for name in launcher.TOOLS if shutil.which(name) is None]
     if missing:
         raise CannotInstall(
-            f"--launcher: there is no program {' and no '.join(missing)} to assemble its source"
-            " | run apt-get install binutils gcc, or install without --launcher"
+            f"--launcher: there is no program {' and no '.join(missing)} to assemble its source",
+            "run apt-get install binutils gcc, or install without --launcher",
         )
     try:
         code = launcher.assemble(machine)
     except subprocess.CalledProcessError as error:
         said = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
         raise CannotInstall(
-            f"--launcher: {error.cmd[0]} failed: {said[-1]}"
-            " | run apt-get install --reinstall binutils, or install without --launcher"
+            f"--launcher: {error.cmd[0]} failed: {said[-1]}",
+            "run apt-get install --reinstall binutils, or install without --launcher",
         ) from error
     return launcher.build(launcher.LaunchedScript(python, script, variables), machine, code)
 
@@ -476,7 +484,7 @@ def install(
     try:
         fronts[CDI_HOOK] = static_launcher(python, f"{behind}/{CDI_HOOK}", ())
     except CannotInstall as error:
-        lacking = str(error).removeprefix("--launcher: ").partition(" | ")[0]
+        lacking = error.cause.removeprefix("--launcher: ")
     final, stage, old = (
         f"{prefix}/lib/{name}" for name in ("nvgraft", ".nvgraft.new", ".nvgraft.old")
     )

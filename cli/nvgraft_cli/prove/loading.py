@@ -12,10 +12,22 @@ from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.dynamic import BadElf, Dynamic
 from nvgraft_cli.case.planned_tree import PlannedTree
-from nvgraft_cli.prove.search import Located, Requester, Searcher, Tried
+from nvgraft_cli.prove.search import (
+    LoadFault,
+    Located,
+    Rejected,
+    Requester,
+    Searcher,
+    Tried,
+)
 
 #: A loader's words for a library that it did not find.
 NOT_FOUND = "cannot open shared object file: No such file or directory"
+
+_MUSL_REASONS = {
+    LoadFault.NOT_FOUND: "No such file or directory",
+    LoadFault.DIRECTORY: "Is a directory",
+}
 
 #: The name of CUDA's runtime, which opens libcuda.so.1.
 _CUDA_RUNTIME = "libcudart.so"
@@ -59,12 +71,15 @@ class Failure:
 
     :ivar needed_by: the object that needs ``name``, or "".
     :ivar words: the loader's message.
+    :ivar file: the file that the message names first, or "".
     :ivar tried: the paths that the loader tried.
     """
 
     needed_by: str
     name: str
     words: str
+    fault: LoadFault = LoadFault.OTHER
+    file: str = ""
     tried: tuple[Tried, ...] = ()
 
 
@@ -226,7 +241,7 @@ class _LoadedObjects:
             try:
                 located = self._searcher.find(name, [program])
                 words = NOT_FOUND
-            except BadElf as error:
+            except Rejected as error:
                 located, words = None, str(error)
             if located is None:
                 self._ignored.append(f"{rule} names {name}, which is ignored: {words}")
@@ -309,23 +324,19 @@ class _LoadedObjects:
             return Located(path, self._tree.resolve(path), "musl's loader itself")
         try:
             located = self._searcher.find(name, chain)
-            words = f"{name}: {NOT_FOUND}"
-        except BadElf as error:
-            located, words = None, str(error)
+            words, fault, file = f"{name}: {NOT_FOUND}", LoadFault.NOT_FOUND, name
+        except Rejected as error:
+            located, words, fault, file = None, str(error), error.fault, error.file
         if located is None and not self._searcher.undecided:
             if self._searcher.loader.musl:
-                words = self._musl_words(needed_by, name, words)
-            self.failures.append(Failure(needed_by, name, words, tuple(self._searcher.tried)))
+                words = self._musl_words(needed_by, name, fault)
+            tried = tuple(self._searcher.tried)
+            self.failures.append(Failure(needed_by, name, words, fault, file, tried))
         return located
 
-    def _musl_words(self, needed_by: str, name: str, words: str) -> str:
-        """Return musl's message for glibc's ``words``."""
-        if words.endswith(NOT_FOUND):
-            reason = "No such file or directory"
-        elif words.endswith("Is a directory"):
-            reason = "Is a directory"
-        else:
-            reason = "Exec format error"
+    def _musl_words(self, needed_by: str, name: str, fault: LoadFault) -> str:
+        """Return musl's message for a fault."""
+        reason = _MUSL_REASONS.get(fault, "Exec format error")
         message = f"Error loading shared library {name}: {reason}"
         # musl does not name the program where the program itself called dlopen().
         by_dlopen = needed_by == self._program and bool(self._loaded_at_start)
@@ -390,7 +401,8 @@ class _LoadedObjects:
         if known and version not in known:
             self._tree.count_library(loaded.path)
             words = f"{provider.path}: version `{version}' not found (required by {loaded.path})"
-            self.failures.append(Failure(loaded.path, library, words))
+            fault = LoadFault.VERSION
+            self.failures.append(Failure(loaded.path, library, words, fault, provider.path))
 
 
 def _is_part_of_musl(name: str) -> bool:

@@ -150,7 +150,8 @@ class _Start:
 def started_program(tree: PlannedTree, container: ContainerSide) -> StartedProgram:
     """Return the program that the container runs."""
     start = _first(container.arguments, container)
-    start.error = printable(tree.mount_error)
+    if tree.mount_error:
+        start.error = _failure(tree.mount_error, StartCause.NOT_MOUNTED)
     starters: list[str] = []
     path = None
     for _ in range(_MOST):

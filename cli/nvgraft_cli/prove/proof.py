@@ -24,6 +24,7 @@ from nvgraft_cli.prove.program import (
 )
 from nvgraft_cli.prove.search import (
     Loader,
+    LoadFault,
     Requester,
     Searcher,
     Tried,
@@ -233,13 +234,12 @@ def prove(
                 f"the snapshot does not record which loader {what} names: the usual one is assumed"
             )
         except (BadElf, OSError, PathError) as error:
-            words = f"{what}: {_words(error)}"
+            words, fault = f"{what}: {_words(error)}", LoadFault.OTHER
             missing = isinstance(error, OSError) and error.errno == errno.ENOENT
             if missing and ".so" in posixpath.basename(what):
-                words = f"{what}: {NOT_FOUND}"
-            return Proof(
-                what, "no", "", "none", Load(None, [Failure("", what, words)]), tuple(notes)
-            )
+                words, fault = f"{what}: {NOT_FOUND}", LoadFault.NOT_FOUND
+            failure = Failure("", what, words, fault, what)
+            return Proof(what, "no", "", "none", Load(None, [failure]), tuple(notes))
         if facts is not None and _is_program(facts):
             try:
                 _check_machine(what, facts, tree)
@@ -443,9 +443,10 @@ def _without_loader(
         )
     tried = (Tried(path, _words(error)),)
     if "/" in what:
-        failure = Failure(what, path, f"{what}: No such file or directory", tried)
+        failure = Failure(what, path, f"{what}: No such file or directory", tried=tried)
     else:
-        failure = Failure(opened_by, path, f"{what}: the image has no loader for glibc", tried)
+        words = f"{what}: the image has no loader for glibc"
+        failure = Failure(opened_by, path, words, tried=tried)
     return Proof(what, "no", "", path, Load(None, [failure]), tuple(notes))
 
 

@@ -9,6 +9,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -237,6 +238,25 @@ def _usual_directories(tree: PlannedTree, machine: str, bits: int) -> tuple[str,
     return (f"/{name}", f"/usr/{name}")
 
 
+class LoadFault(Enum):
+    """Why a loader does not load a library."""
+
+    NOT_FOUND = auto()
+    WRONG_CLASS = auto()  #: only files of the other ELF class were found
+    DIRECTORY = auto()
+    VERSION = auto()  #: another library lacks a version that it needs
+    OTHER = auto()
+
+
+class Rejected(Exception):
+    """A library at which the loader stops; the text is its message, which names ``file`` first."""
+
+    def __init__(self, file: str, words: str, fault: LoadFault = LoadFault.OTHER) -> None:
+        super().__init__(f"{file}: {words}")
+        self.file = file
+        self.fault = fault
+
+
 class Searcher:
     """Finds libraries as one loader does, in one container.
 
@@ -354,7 +374,7 @@ class Searcher:
         """Return the library that the loader takes for ``name``, or None.
 
         :param chain: the objects that led to this search, in order; the last one needs the library.
-        :raises BadElf: when the loader stops at a file that is not an ELF library, or finds only
+        :raises Rejected: when the loader stops at a file that is not an ELF library, or finds only
             libraries of the other ELF class.
         """
         self.tried = []
@@ -368,7 +388,8 @@ class Searcher:
             logs.debug("skipped", name=path, reason=self.tried[-1].reason)
             other_class = bits or other_class
         if other_class:
-            raise BadElf(f"{name}: wrong ELF class: ELFCLASS{other_class}")
+            words = f"wrong ELF class: ELFCLASS{other_class}"
+            raise Rejected(name, words, LoadFault.WRONG_CLASS)
         return None
 
     def _open(self, path: str, how: str) -> tuple[Located | None, int]:
@@ -383,16 +404,16 @@ class Searcher:
             return None, 0
         node = self._tree.lstat(resolved)
         if node is not None and node.type == "dir":
-            raise BadElf(f"{path}: cannot read file data: Is a directory")
+            raise Rejected(path, "cannot read file data: Is a directory", LoadFault.DIRECTORY)
         if not self._access.may_read(resolved):
             self.tried.append(Tried(path, "the container's user may not read it", how))
             return None, 0
         if node is not None and node.type in {"char", "block", "fifo"}:
-            raise BadElf(f"{path}: file too short")  # /dev/null and the like
+            raise Rejected(path, "file too short")  # /dev/null and the like
         try:
             facts = self.facts(resolved)
         except BadElf as error:
-            raise BadElf(f"{path}: {error}") from error
+            raise Rejected(path, str(error)) from error
         except OSError:
             return Located(
                 path, resolved, how, tuple(self.tried)
@@ -400,13 +421,13 @@ class Searcher:
         if (facts.machine, facts.bits) != (self._machine, self._bits):
             reason = f"for another machine: {facts.machine}, {facts.bits} bits"
             if self.loader.musl:
-                raise BadElf(f"{path}: {reason}")  # musl stops at the first file
+                raise Rejected(path, reason)  # musl stops at the first file
             self.tried.append(Tried(path, reason, how))
             return None, facts.bits if facts.bits != self._bits else 0
         if not self.loader.musl and facts.refused_as_library:
-            raise BadElf(f"{path}: {facts.refused_as_library}")
+            raise Rejected(path, facts.refused_as_library)
         if not self._access.maps(resolved):
-            raise BadElf(f"{path}: failed to map segment from shared object (noexec)")
+            raise Rejected(path, "failed to map segment from shared object (noexec)")
         return Located(path, resolved, how, tuple(self.tried)), 0
 
     def _hidden(self, path: str, resolved: str | None) -> bool:

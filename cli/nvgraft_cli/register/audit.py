@@ -120,8 +120,7 @@ def _path(path: object) -> list[Problem]:
         with open(path, "rb") as file:
             data = file.read(4096)
     except CannotInstall as error:
-        text, _, fix = str(error).partition(" | ")
-        return [Problem("path", text, fix)]
+        return [Problem("path", error.cause, error.fix)]
     except OSError as error:
         return [
             Problem("path", f"{path}: {error.strerror}", "install the hook, or correct the path")
@@ -179,6 +178,5 @@ def _interpreter(interpreter: str, options: str) -> list[Problem]:
     try:
         owned_by_root(interpreter)
     except CannotInstall as error:
-        text, _, hint = str(error).partition(" | ")
-        found.append(Problem("path", text, hint))
+        found.append(Problem("path", error.cause, error.fix))
     return found
