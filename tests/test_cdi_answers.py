@@ -19,7 +19,7 @@ from nvgraft_cli.doctor.edit_checks import cdi_incomplete
 from nvgraft_cli.doctor.machine import Machine
 from nvgraft_cli.doctor.patient import Patient
 from nvgraft_cli.shell.main import main
-from test_doctor import Captured, Document, Setup, healthy_host
+from patients import Captured, Document, Setup, healthy_host
 
 ONE_GPU = Path(__file__).parent.parent / "docs" / "examples" / "one-gpu"
 LIBCUDA = "/usr/lib/libcuda.so.535.1"

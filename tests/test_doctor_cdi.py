@@ -15,7 +15,7 @@ from nvgraft_cli.doctor.host_checks import cdi_stale
 from nvgraft_cli.doctor.patient import NotChecked, Patient
 from nvgraft_cli.shell.main import main
 from nvgraft_specs.cdi_hooks import REFERENCE_PROGRAM
-from test_doctor import ALL, Captured, Document, Node, Setup, entry, ids
+from patients import ALL, Captured, Document, Node, Setup, entry, ids
 
 HOST = "eks-t4"
 UPDATE = ["nvidia-cdi-hook", "update-ldcache", "--folder", "/usr/lib64"]

@@ -9,7 +9,7 @@ import pytest
 
 from nvgraft_cli.doctor.gpu_health import GpuHealth
 from nvgraft_cli.doctor.machine import read_xids
-from test_doctor import Node, ids
+from patients import Node, ids
 
 
 @pytest.fixture

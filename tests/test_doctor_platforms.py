@@ -8,7 +8,7 @@ import pytest
 
 from nvgraft_cli.shell.main import main
 from nvgraft_specs import gallery
-from test_doctor import Captured, Document, Setup
+from patients import Captured, Document, Setup
 
 
 def recorded(name: str, directory: Path, without: tuple[str, ...] = ()) -> str:

@@ -1,15 +1,23 @@
-"""``nvgraft doctor`` finds the CUDA runtime that the container's program uses: linked into it, needed
-by it, or opened by its name.
+"""``nvgraft doctor`` finds the CUDA runtime that the container's program uses, linked into it, needed
+by it, or opened by its name, and compares it with the driver's CUDA.
 """
 
+import json
 from pathlib import Path
 
 import pytest
 
 from nvgraft.formats.tree import open_tree_at
+from nvgraft.host.snapshot import snapshot_host
+from nvgraft.request.config import Config
+from nvgraft_cli.case.bundle import open_container
+from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.texts import texts_in
+from nvgraft_cli.doctor.cuda_runtimes import find_runtimes
+from nvgraft_cli.doctor.patient import Patient
+from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import Loading, executable, shared_object
-from test_doctor import LOADER, X86, Captured, Setup, doctor
+from patients import LOADER, X86, Captured, Setup, doctor, run_doctor
 
 MARK = b"\0/cudart.shm.%x.%x.%llx\0"
 #: The constants of a runtime that is linked into a program, by its major version.
@@ -115,3 +123,148 @@ def test_texts_are_found_across_steps_and_up_to_the_limit(tmp_path: Path) -> Non
         assert texts_in(tree, "/f", [b"needle", b"pin"], 2 << 20) == {b"needle"}
     finally:
         tree.close()
+
+
+def _compat_used(setup: Setup) -> None:
+    """Add the forward compatibility libraries of CUDA 13.0, which the program loads."""
+    setup.env.append("LD_LIBRARY_PATH=/usr/local/cuda/compat")
+    setup.files["usr/local/cuda/compat/libcuda.so.580.65.06"] = shared_object(
+        64, X86, "libcuda.so.1", [], None
+    )
+    setup.links["usr/local/cuda/compat/libcuda.so.1"] = "libcuda.so.580.65.06"
+
+
+_WHEELS = "usr/local/lib/python3.12/dist-packages"
+_NVCC = "usr/local/cuda-12.8/bin/nvcc"
+
+
+@pytest.mark.parametrize(
+    ("files", "levels"),
+    [
+        (["usr/local/cuda-12.2/lib64/libcudart.so.12.2.140"], []),
+        (["usr/lib/x86_64-linux-gnu/libcudart.so.11.8.89", _NVCC], []),
+        (["usr/local/cuda-12.8/targets/x86_64-linux/lib/libcudart.so.12.8.90"], []),
+        (["usr/local/cuda-12.8/lib64/libcudart.so.12.8.90", _NVCC], ["warning"]),
+        ([f"{_WHEELS}/nvidia/cuda_runtime/lib/libcudart.so.12"], []),
+        ([f"{_WHEELS}/nvidia/cu13/lib/libcudart.so.13"], ["error"]),
+        ([f"{_WHEELS}/torch/lib/libcudart-d0da41ae.so.11.0"], []),
+        (["opt/conda/lib/python3.11/site-packages/torch/lib/libcudart.so.13"], ["error"]),
+        (["opt/app/lib/libcudart.so.14.1.7"], ["error"]),
+        (
+            [
+                "usr/local/cuda-13.0/lib64/libcudart.so.13.0.48",
+                f"{_WHEELS}/nvidia/cuda_runtime/lib/libcudart.so.12",
+            ],
+            ["warning"],
+        ),
+    ],
+    ids=[
+        *("equal", "older", "minor", "minor-with-nvcc", "wheel-12", "wheel-13", "bundled"),
+        *("conda", "search-path", "two"),
+    ],
+)
+def test_the_cuda_of_the_image_is_compared_with_the_drivers(
+    files: list[str], levels: list[str], setup: Setup, capsys: Captured
+) -> None:
+    """Where another major version is needed, CUDA fails; minor-version compatibility works."""
+    setup.env.append("LD_LIBRARY_PATH=/opt/app/lib")
+    setup.files |= dict.fromkeys(files, b"x")
+    code, results = run_doctor(setup, capsys)
+    result = results["cuda-too-new"]
+    assert [finding["level"] for finding in result["findings"]] == levels
+    assert not result["lacking"]
+    assert code == bool(levels)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "driver", "cuda", "found"),
+    [
+        ("11.4.148", "450.51.06", "11.0", True),
+        ("11.4.148", "450.80.02", "11.0", False),
+        ("10.2.89", "418.87.00", "10.1", True),
+        ("10.2.89", "440.33.01", "10.1", False),
+        ("10.1.243", "560.35.03", "12.6", False),
+    ],
+)
+def test_the_table_of_minimum_drivers_decides(
+    runtime: str, driver: str, cuda: str, found: bool, setup: Setup, capsys: Captured
+) -> None:
+    """Before CUDA 11 every version has a minimum driver, from 11 on every major version."""
+    text = json.dumps(setup.host).replace("535.1", driver).replace('"12.2"', f'"{cuda}"')
+    setup.host = json.loads(text)
+    setup.files[f"usr/local/cuda/lib64/libcudart.so.{runtime}"] = b"x"
+    _, results = run_doctor(setup, capsys)
+    assert bool(results["cuda-too-new"]["findings"]) is found
+    assert not results["cuda-too-new"]["lacking"]
+
+
+def test_forward_compatibility_counts_where_it_is_loaded(setup: Setup, capsys: Captured) -> None:
+    """The CUDA of a compat library that the program loads decides, not that of the host."""
+    setup.files["usr/local/cuda/lib64/libcudart.so.13.0.48"] = b"x"
+    _compat_used(setup)
+    _, results = run_doctor(setup, capsys)
+    assert results["cuda-too-new"]["status"] == "ok"
+
+
+def test_an_image_without_a_runtime_is_not_called_ok(setup: Setup, capsys: Captured) -> None:
+    """A program may contain the runtime: where no libcudart is found, nothing is known."""
+    _, results = run_doctor(setup, capsys)
+    assert results["cuda-too-new"]["lacking"].startswith("no CUDA runtime (libcudart) was found")
+
+
+def test_a_runtime_of_nvidias_fails_on_a_simulated_host(
+    setup: Setup, capsys: Captured, tmp_path: Path
+) -> None:
+    """On a simulated host the last line names CUDA's errors, unless the stand-in for the runtime is
+    preloaded; a cupy is a warning all the same. Elsewhere nothing is said.
+    """
+    setup.files["usr/local/cuda/lib64/libcudart.so.12.1.48"] = b"x"
+    config = tmp_path / "config.toml"
+    config.write_text("[nvgraft]\nsimulated-host = true\n")
+
+    def doctor(*more: str) -> tuple[list[str], str]:
+        words = ["doctor", *setup.arguments(), *more]
+        main([*words, "--format", "json"])
+        document = json.loads(capsys.readouterr().out)
+        (result,) = (one for one in document["results"] if one["id"] == "simulated-runtime")
+        return [finding["level"] for finding in result["findings"]], document["verdict"]
+
+    simulated = ["--config", str(config)]
+    preload = ["--env", "LD_PRELOAD=/x.so:/opt/libnvgraft-cudart.so.1"]
+    assert doctor()[0] == []
+    levels, verdict = doctor(*simulated)
+    assert levels == ["error"]
+    assert "CUDA fails with error 500 (named symbol not found) or 103" in verdict
+    assert doctor(*simulated, *preload)[0] == []
+    setup.files["usr/lib/python3.11/site-packages/cupy/__init__.py"] = b""
+    assert doctor(*simulated, *preload)[0] == ["warning"]
+    assert doctor()[0] == []
+
+
+def test_a_newer_wheel_tells_its_minor_version(setup: Setup, capsys: Captured) -> None:
+    """The name of a wheel's file has the major version only; its metadata has the whole."""
+    setup.files[f"{_WHEELS}/nvidia/cu14/lib/libcudart.so.14"] = b"x"
+    setup.files[f"{_WHEELS}/nvidia_cuda_runtime-14.2.7.dist-info/METADATA"] = b"x"
+    _, results = run_doctor(setup, capsys)
+    assert "CUDA runtime is 14.2 (" in results["cuda-too-new"]["findings"][0]["message"]
+
+
+def test_the_python_of_the_program_is_searched(setup: Setup, capsys: Captured) -> None:
+    """A virtual environment outside of PATH is found by the program that the container starts."""
+    setup.files["srv/env/bin/python"] = setup.files["usr/bin/app"]
+    setup.files["srv/env/lib/python3.12/site-packages/nvidia/cu13/lib/libcudart.so.13"] = b"x"
+    setup.args = ["/srv/env/bin/python", "serve.py"]
+    _, results = run_doctor(setup, capsys)
+    assert "CUDA runtime is 13.x (/srv/env/" in results["cuda-too-new"]["findings"][0]["message"]
+
+
+def test_only_so_many_directories_are_searched_for_cuda(setup: Setup, capsys: Captured) -> None:
+    """An image with very many Pythons costs no more time: the first 32 are looked at."""
+    for number in range(100, 140):
+        packages = f"usr/local/lib/python3.{number}/site-packages"
+        setup.files[f"{packages}/nvidia/cu13/lib/libcudart.so.13"] = b"x"
+    words = setup.arguments()
+    with open_container(words[-1]) as container:
+        side = HostSide("node", Config(), None)
+        side.facts = snapshot_host(setup.host)
+        assert len(find_runtimes(Patient(side, container, []))) == 32
