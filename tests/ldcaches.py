@@ -10,12 +10,14 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from hypothesis import strategies as st
 
 from harness import LDCONFIG
 from nvgraft.apply.cache.native import NativeCache
 from nvgraft.apply.journal import Journal
 from nvgraft.apply.undo import UndoLog
+from nvgraft.base.errors import Refusal
 from nvgraft.base.finding import Finding
 from nvgraft.container.container import Container
 from nvgraft.formats.ldcache import loader_flags
@@ -27,6 +29,7 @@ from nvgraft_cli.simulate.stubs import shared_object
 MACHINE = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[platform.machine()]
 FLAGS = loader_flags(platform.machine())[0]
 LIBS = f"/usr/lib/{platform.machine()}-linux-gnu"
+CONF = "/etc/ld.so.conf"
 
 #: A small driver: SONAME -> file name.
 DRIVER = {
@@ -227,3 +230,30 @@ def ldconfig(root: Path, *directories: str) -> None:
         check=True,
         stderr=subprocess.DEVNULL,
     )
+
+
+def image_with_cache(root: Path) -> Path:
+    """Make an image with two libraries in its search path and ldconfig's cache of them."""
+    (root / "etc").mkdir(parents=True)
+    (root / CONF[1:]).write_text(f"/opt/lib\n{LIBS}\n")
+    library(root / "opt/lib/libother.so.2.1", "libother.so.2")
+    library(root / LIBS[1:] / "libz.so.1.2", "libz.so.1")
+    ldconfig(root)
+    return root
+
+
+def cache_lines(root: Path) -> list[str]:
+    """Return the rows of an image's cache."""
+    return listing(root / "etc/ld.so.cache")
+
+
+def refused_update(root: Path) -> str:
+    """Return why the step refuses an image."""
+    with pytest.raises(Refusal) as caught:
+        update(root)
+    line = caught.value.line()
+    assert line.startswith(
+        "nvgraft: ldcache error: process /sbin/ldconfig failed with error code: 1 | the"
+        " loader cache was not written: "
+    )
+    return line.partition(" | the loader cache was not written: ")[2]
