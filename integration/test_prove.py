@@ -1,11 +1,9 @@
 """``nvgraft prove`` against the real loader: both give the same answer for the same root file
 system.
 
-A small C program opens a library in a chroot and prints its path, or dlerror()'s words. The
-libraries are built here, with the search paths and versions that each case needs.
+The libraries are built here, with the search paths and versions that each case needs.
 """
 
-import base64
 import json
 import os
 import re
@@ -16,172 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from containers import HOST, Bundle, set_ldcache
-from harness import LDCONFIG
-from ldcaches import listing
-from nvgraft.plan.actions import Plan
+from containers import HOST
+from loader_roots import LEVELS, LIBS, PROGRAM, Root, loaded_paths
 from nvgraft.request.config import Config
-from nvgraft.system import syscalls
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.hosts import HostSide, read_snapshot
-from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.case.processor import read_isa_level
-from nvgraft_cli.prove.loading import Object
 from nvgraft_cli.prove.modules import prove_module
-from nvgraft_cli.prove.proof import Proof, prove
-from nvgraft_cli.simulate.stubs import Loading, shared_object
+from nvgraft_cli.prove.proof import Proof
+from nvgraft_cli.simulate.stubs import Loading
 
 pytestmark = pytest.mark.requires("root", "gcc", "x86_64", "ldconfig")
-
-_PROGRAM = """\
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <link.h>
-#include <stdio.h>
-int main(int argc, char **argv) {
-    struct link_map *map, *last;
-    dlinfo(dlopen(NULL, RTLD_LAZY), RTLD_DI_LINKMAP, &last);
-    while (last->l_next) last = last->l_next;
-    void *handle = dlopen(argv[1], RTLD_LAZY);
-    if (!handle) { printf("no %s\\n", dlerror()); return 1; }
-    dlinfo(handle, RTLD_DI_LINKMAP, &map);
-    printf("yes %s\\n", map->l_name);
-    for (map = last->l_next; map; map = map->l_next) printf("new %s\\n", map->l_name);
-    return 0;
-}
-"""
-
-_PLAN = Plan("skip", "")
-LIBS = "usr/lib/x86_64-linux-gnu"
-_ORDINARY = Loading()
-
-
-class Root:
-    """A root file system with a C library, a program ``/bin/open`` and the libraries of a case.
-
-    ``uid`` and ``gid`` are the user and group of the program.
-    """
-
-    uid = gid = 0
-
-    def __init__(self, place: Path) -> None:
-        self.path = place
-        for name in ("bin", "etc", "proc", "lib64", "lib/x86_64-linux-gnu", LIBS, "opt"):
-            (place / name).mkdir(parents=True)
-        (place / "etc/debian_version").write_text("12\n")
-        shutil.copy("/lib64/ld-linux-x86-64.so.2", place / "lib64")
-        libc = next(
-            path
-            for path in ("/lib/x86_64-linux-gnu/libc.so.6", "/lib64/libc.so.6")
-            if os.path.exists(path)
-        )
-        shutil.copy(libc, place / "lib/x86_64-linux-gnu")
-        self.compile("bin/open", _PROGRAM)
-
-    def compile(self, target: str, source: str, *options: str, links: tuple[str, ...] = ()) -> None:
-        """Build ``target`` from C; ``links`` are libraries of this root that it needs."""
-        path = self.path / target
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shared = ["-shared", "-fPIC", f"-Wl,-soname,{path.name}"] if ".so" in path.name else []
-        libraries = [str(self.path / name) for name in links]
-        # Libraries behind --no-as-needed become needed even if unused; their own needs are ignored.
-        linker = ["-Wl,--no-as-needed", "-Wl,--unresolved-symbols=ignore-all", *libraries]
-        command = ["gcc", "-x", "c", "-", "-o", str(path), *shared, *options, "-x", "none", *linker]
-        subprocess.run(command, input=source, text=True, check=True, capture_output=True)
-
-    def library(self, target: str, *options: str, links: tuple[str, ...] = ()) -> None:
-        self.compile(target, "int value(void) { return 1; }", *options, links=links)
-
-    def stub(self, target: str, *needed: str, loading: Loading = _ORDINARY, bits: int = 64) -> None:
-        """Make a library without symbols, also with what linkers refuse to combine."""
-        path = self.path / target
-        path.parent.mkdir(parents=True, exist_ok=True)
-        machine = {64: "EM_X86_64", 32: "EM_386"}[bits]
-        path.write_bytes(shared_object(bits, machine, path.name, needed, None, None, loading))
-
-    def ldconfig(self, *directories: str) -> None:
-        subprocess.run(
-            [LDCONFIG, "-r", str(self.path), *directories], check=True, capture_output=True
-        )
-
-    def _enter(self) -> None:
-        # The loader reads the program's path from /proc, which a container has too.
-        syscalls.unshare(syscalls.CLONE_NEWNS)
-        syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
-        syscalls.mount("proc", str(self.path / "proc"), "proc", 0)
-        os.chroot(self.path)
-        os.chdir("/")
-        if self.gid:
-            os.setgroups([])
-            os.setgid(self.gid)
-        os.setuid(self.uid)
-
-    def dlopen(self, name: str, program: str = "/bin/open", **environment: str) -> str:
-        """Return the real loader's answer: "yes PATH", or "no WORDS" with dlerror()'s words.
-
-        "yes PATH" is followed by a line "new PATH" for each object that was loaded with it.
-        """
-        # LD_LIBRARY_PATH must not be in effect before the change of root.
-        done = subprocess.run(
-            [program, name],
-            capture_output=True,
-            text=True,
-            env=environment,
-            preexec_fn=self._enter,
-        )
-        # If the program itself does not start, its loader says why on stderr.
-        return done.stdout.strip() or f"no {done.stderr.partition('shared libraries: ')[2].strip()}"
-
-    def proof(self, name: str, program: str = "/bin/open", **environment: str) -> Proof:
-        """Return prove()'s answer for the same."""
-        entries = [f"{key}={value}" for key, value in environment.items()]
-        bundle = self.path.parent / "bundle"
-        bundle.mkdir(exist_ok=True)
-        rights = ["CAP_DAC_OVERRIDE"] if self.uid == 0 else []
-        document = {
-            "ociVersion": "1.0.2",
-            "root": {"path": str(self.path)},
-            "process": {
-                "user": {"uid": self.uid, "gid": self.gid},
-                "capabilities": {"effective": rights},
-                "cwd": "/",
-            },
-        }
-        (bundle / "config.json").write_text(json.dumps(document))
-        with open_container(str(bundle), entries) as container:
-            tree = PlannedTree(container.rootfs, _PLAN, None)
-            return prove(name, program, tree, _PLAN, container, read_isa_level())
-
-    def agree(self, name: str, program: str = "/bin/open", **environment: str) -> Proof:
-        """Assert that the loader and prove() agree; return prove()'s answer."""
-        real = self.dlopen(name, program, **environment)
-        ours = self.proof(name, program, **environment)
-        if ours.verdict == "yes":
-            assert ours.load.root is not None
-            assert real.splitlines() == [
-                f"yes {ours.load.root.path}",
-                *(f"new {path}" for path in _loaded(ours.load.root)),
-            ]
-        else:
-            assert ours.verdict == "no"
-            words = ours.load.failures[0].words
-            # The loader gives no reason if it has searched no directory at last.
-            without_reason = words.removesuffix(": No such file or directory")
-            assert real in {f"no {words}", f"no {without_reason}"}
-        return ours
-
-
-def _loaded(root: Object) -> list[str]:
-    """Return the paths of the objects of a load in the loader's order: breadth first."""
-    if root.already_loaded:
-        return []
-    paths, queue = [], [root]
-    while queue:
-        loaded = queue.pop(0)
-        paths.append(loaded.path)
-        queue += [child for child in loaded.needs if not child.already_loaded]
-    return paths
 
 
 @pytest.fixture
@@ -471,7 +315,7 @@ def test_search_paths_of_the_program(
     """RPATH precedes LD_LIBRARY_PATH, RUNPATH follows it; $ORIGIN resolves links."""
     for place in ("opt/x", "opt/y", "opt/app/lib", "bin/lib"):
         root.stub(f"{place}/liba.so.1")
-    root.compile("opt/app/open", _PROGRAM, f"-Wl,{tags}", f"-Wl,-rpath,{paths}")
+    root.compile("opt/app/open", PROGRAM, f"-Wl,{tags}", f"-Wl,-rpath,{paths}")
     (root.path / "bin/linked").symlink_to("../opt/app/open")
     program = "/bin/linked" if link else "/opt/app/open"
     assert (
@@ -488,7 +332,7 @@ def test_the_rpath_of_the_program_counts_for_every_library(root: Root) -> None:
     for name, loading in (("libplain.so.1", Loading()), ("librun.so.1", Loading(runpath="/none"))):
         root.stub(f"{LIBS}/{name}", "libc2.so.1", loading=loading)
     for tags in ("--disable-new-dtags", "--enable-new-dtags"):
-        root.compile(f"bin/{tags}", _PROGRAM, f"-Wl,{tags}", "-Wl,-rpath,/opt/x")
+        root.compile(f"bin/{tags}", PROGRAM, f"-Wl,{tags}", "-Wl,-rpath,/opt/x")
     assert root.agree("libplain.so.1", "/bin/--disable-new-dtags").verdict == "yes"
     assert root.agree("librun.so.1", "/bin/--disable-new-dtags").verdict == "no"
     assert root.agree("libplain.so.1", "/bin/--enable-new-dtags").verdict == "no"
@@ -531,9 +375,6 @@ def test_the_working_directory_is_searched_for_an_empty_entry(root: Root) -> Non
     root.stub("liba.so.1")
     assert path_of(root.agree("liba.so.1", LD_LIBRARY_PATH=":/none")) == "liba.so.1"
     assert root.agree("liba.so.1").verdict == "no"
-
-
-LEVELS = ["x86-64-v2", "x86-64-v3", "x86-64-v4"]
 
 
 @pytest.mark.parametrize("place", [LIBS, "opt/x"])
@@ -604,7 +445,7 @@ def test_libraries_that_the_program_has_loaded_are_not_searched(root: Root) -> N
     """A loaded library is found by its SONAME, even from a directory outside of the search."""
     root.library("opt/own/libown.so.1")
     options = ("-Wl,--disable-new-dtags", "-Wl,-rpath,/opt/own")
-    root.compile("opt/app", _PROGRAM, *options, links=("opt/own/libown.so.1",))
+    root.compile("opt/app", PROGRAM, *options, links=("opt/own/libown.so.1",))
     root.stub(f"{LIBS}/liba.so.1", "libown.so.1", loading=Loading(runpath="/none"))
     assert root.agree("liba.so.1").verdict == "no"
     assert root.agree("liba.so.1", "/opt/app").verdict == "yes"
@@ -622,7 +463,7 @@ def test_two_names_of_one_file_are_one_library(root: Root) -> None:
 def test_a_program_that_does_not_start_opens_nothing(root: Root) -> None:
     """The answer is the first failure of the program itself."""
     root.library("opt/own/libown.so.1")
-    root.compile("opt/app", _PROGRAM, links=("opt/own/libown.so.1",))
+    root.compile("opt/app", PROGRAM, links=("opt/own/libown.so.1",))
     root.stub(f"{LIBS}/liba.so.1")
     ours = root.agree("liba.so.1", "/opt/app")
     assert ours.load.failures[0].needed_by == "/opt/app"
@@ -708,7 +549,7 @@ def test_versions_of_the_c_library(root: Root, version: str) -> None:
 def test_an_extension_module_with_the_wheels_beside_it(root: Root, found: bool) -> None:
     """The extension module of a package of PyTorch's form gets the libraries that prove names."""
     site, python = "usr/local/lib/python3.11/site-packages", "usr/local/bin/python3.11"
-    root.compile(python, _PROGRAM)
+    root.compile(python, PROGRAM)
     wheel = "$ORIGIN/../../nvidia/cuda_runtime/lib" if found else None
     root.stub(f"{site}/nvidia/cuda_runtime/lib/libcudart.so.12", "libcudadep.so.1")
     root.stub(f"{site}/nvidia/other/lib/libcudadep.so.1")
@@ -732,189 +573,10 @@ def test_an_extension_module_with_the_wheels_beside_it(root: Root, found: bool) 
         assert ours.load.root is not None
         assert real == [
             f"yes /{extension}",
-            *(f"new {path}" for path in _loaded(ours.load.root)),
+            *(f"new {path}" for path in loaded_paths(ours.load.root)),
         ]
         runtime = f"/{site}/nvidia/cuda_runtime/lib/libcudart.so.12"
         assert answer.cuda["libcudart.so.12"].file == runtime
     else:
         assert real == [f"no {ours.load.failures[0].words}"]
         assert any(note.startswith("libcudart.so.12 is in") for note in answer.notes)
-
-
-# ---- musl's loader
-
-
-class MuslRoot(Root):
-    """A root file system with musl's loader, which is also its C library, and ``/bin/open``."""
-
-    def __init__(self, place: Path) -> None:
-        self.path = place
-        for name in ("bin", "etc", "proc", "lib", "usr/lib", "opt"):
-            (place / name).mkdir(parents=True)
-        shutil.copy("/lib/ld-musl-x86_64.so.1", place / "lib")
-        self.program("bin/open")
-
-    def program(self, target: str, *options: str) -> None:
-        """Build the program with these options."""
-        (self.path / target).parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(
-            ["musl-gcc", "-x", "c", "-", "-o", str(self.path / target), *options],
-            input=_PROGRAM,
-            text=True,
-            check=True,
-        )
-
-
-@pytest.fixture
-def musl(tmp_path: Path) -> MuslRoot:
-    return MuslRoot(tmp_path / "root")
-
-
-@pytest.mark.requires("musl-gcc")
-@pytest.mark.parametrize(
-    ("loading", "verdict"),
-    [
-        (Loading(rpath="/opt/x"), "yes"),
-        (Loading(runpath="/none:/opt/x/"), "yes"),
-        (Loading(rpath="/opt/x", runpath=""), "no"),
-        (Loading(rpath="/opt/x", runpath="/opt/y"), "yes"),
-        (Loading(runpath="${ORIGIN}/own:$ORIGIN/../../opt/x"), "yes"),
-        (Loading(runpath="/opt/$LIB:/opt/x"), "no"),
-        (Loading(runpath="/opt/$OTHER:/opt/x"), "no"),
-        (Loading(runpath=":opt/x"), "yes"),
-        (Loading(), "no"),
-        (Loading(rpath="/opt/x", versions_needed={"libb.so.1": ["B_2"]}), "yes"),
-    ],
-)
-def test_musl_search_paths(musl: MuslRoot, loading: Loading, verdict: str) -> None:
-    """RUNPATH replaces RPATH, $ORIGIN is the only token, and versions do not matter."""
-    for place in ("opt/x", "opt/y", "opt/lib"):
-        musl.stub(f"{place}/libb.so.1", loading=Loading(versions_defined=["libb.so.1", "B_1"]))
-    musl.stub("usr/lib/liba.so.1", "libb.so.1", loading=loading)
-    assert musl.agree("liba.so.1").verdict == verdict
-
-
-@pytest.mark.requires("musl-gcc")
-@pytest.mark.parametrize(
-    "library_path",
-    ["/opt/x:/opt/y", "/none:/opt/y", "/opt/x/", ":/opt/y", "opt/y", "$ORIGIN/../opt/y", ""],
-)
-def test_musl_ld_library_path(musl: MuslRoot, library_path: str) -> None:
-    """musl replaces no token in LD_LIBRARY_PATH, and ignores an empty entry."""
-    for place in ("opt/x", "opt/y", "usr/lib"):
-        musl.stub(f"{place}/liba.so.1")
-    assert musl.agree("liba.so.1", LD_LIBRARY_PATH=library_path).verdict == "yes"
-
-
-@pytest.mark.requires("musl-gcc")
-def test_musl_search_paths_are_inherited(musl: MuslRoot) -> None:
-    """RUNPATH is inherited from every loading object and the program; $ORIGIN resolves links."""
-    musl.stub("opt/x/liba.so.1", "libb.so.1", loading=Loading(runpath="/none"))
-    musl.stub("opt/x/libb.so.1")
-    musl.program("opt/app/open", "-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN/../x")
-    (musl.path / "bin/linked").symlink_to("/opt/app/open")
-    for program in ("/opt/app/open", "/bin/linked"):
-        assert musl.agree("liba.so.1", program).verdict == "yes"
-    assert musl.agree("liba.so.1").verdict == "no"
-
-
-@pytest.mark.requires("musl-gcc")
-def test_musl_reads_its_directories_from_its_path_file(musl: MuslRoot) -> None:
-    """/etc/ld-musl-ARCH.path replaces musl's default directories."""
-    musl.stub("opt/x/liba.so.1")
-    assert musl.agree("liba.so.1").verdict == "no"
-    (musl.path / "etc/ld-musl-x86_64.path").write_text("/lib\n/opt/x:/none\n")
-    assert musl.agree("liba.so.1").verdict == "yes"
-    musl.stub("usr/lib/libb.so.1")
-    assert musl.agree("libb.so.1").verdict == "no"
-
-
-@pytest.mark.requires("musl-gcc")
-@pytest.mark.parametrize("kind", ["text", "empty", "directory", "narrow"])
-def test_musl_takes_the_first_file(musl: MuslRoot, kind: str) -> None:
-    """musl takes the first file of the name, even if it is not a library."""
-    musl.stub("usr/lib/liba.so.1")
-    place = musl.path / "lib/liba.so.1"
-    if kind == "directory":
-        place.mkdir()
-    elif kind == "narrow":
-        musl.stub("lib/liba.so.1", bits=32)
-    else:
-        place.write_bytes(b"x" * 4096 if kind == "text" else b"")
-    assert musl.agree("liba.so.1").verdict == "no"
-
-
-@pytest.mark.requires("musl-gcc")
-@pytest.mark.parametrize(
-    "needed", ["libc.so.6", "libpthread.so.0", "libm.so.6", "libdl.so.2", "ld-linux-x86-64.so.2"]
-)
-def test_musl_takes_itself_for_the_c_library(musl: MuslRoot, needed: str) -> None:
-    """musl takes itself for glibc's libraries too, except for glibc's loader."""
-    musl.stub("usr/lib/liba.so.1", needed)
-    assert musl.agree("liba.so.1").verdict == ("no" if needed.startswith("ld") else "yes")
-
-
-# ---- with a driver, in containers of a runtime
-
-
-CACHE = "=== cache"
-
-
-@pytest.mark.requires("runc", "busybox", "overlayfs")
-@pytest.mark.parametrize("mode", ["native", "ldconfig"])
-@pytest.mark.parametrize("image", ["bare", "fresh", "stale", "gone", "levels", "narrow"])
-def test_prove_foretells_the_loader_cache_that_the_hook_writes(
-    bundle: Bundle, image: str, mode: str
-) -> None:
-    """prove()'s loader cache and SONAME links are those that a container gets."""
-    rootfs = bundle.path / "rootfs"
-    (rootfs / "opt/lib").mkdir(parents=True)
-    (rootfs / "etc/ld.so.conf").write_text("/opt/lib\n")
-    place = rootfs / "opt/lib"
-    (place / "libown.so.1.2").write_bytes(shared_object(64, "EM_X86_64", "libown.so.1", [], None))
-    (place / "libcuda.so.1").write_bytes(shared_object(64, "EM_X86_64", "libcuda.so.1", [], None))
-    if image == "levels":
-        for level in LEVELS:
-            (place / "glibc-hwcaps" / level).mkdir(parents=True)
-            shutil.copy(place / "libown.so.1.2", place / "glibc-hwcaps" / level)
-    elif image == "narrow":
-        (place / "libnarrow.so.1").write_bytes(
-            shared_object(32, "EM_386", "libnarrow.so.1", ["libc.so.6"], None)
-        )
-    if image != "bare":
-        subprocess.run([LDCONFIG, "-r", str(rootfs)], check=True)
-    if image == "stale":
-        (place / "libnew.so.3.4").write_bytes(
-            shared_object(64, "EM_X86_64", "libnew.so.3", [], None)
-        )
-    elif image == "gone":
-        (place / "libown.so.1.2").unlink()
-    if image in {"stale", "gone"}:
-        os.utime(rootfs / "etc/ld.so.cache", (1, 1))
-    with open_container(str(bundle.path)) as container:
-        case = Case(HostSide(HOST, Config(ldcache_mode=mode), read_snapshot(HOST)), container)
-        assert case.outcome[1] is None
-        ours = case.planned_tree.loader_cache
-        nodes = {
-            name: case.planned_tree.lstat(f"/opt/lib/{name}")
-            for name in case.planned_tree.listdir("/opt/lib")
-        }
-    assert ours is not None
-    read_links = "while read link; do echo $link $(readlink $link); done"
-    look = f"find /opt/lib -maxdepth 1 -type l | {read_links}"
-    done = bundle.run(f"{look}; echo '{CACHE}'; base64 /etc/ld.so.cache", prepare=set_ldcache(mode))
-    assert done.returncode == 0, done.stderr
-    links, _, encoded = done.stdout.partition(CACHE)
-    assert sorted(links.split("\n")[:-1]) == sorted(
-        f"/opt/lib/{name} {node.target}" for name, node in nodes.items() if node and node.target
-    )
-    written = base64.b64decode(encoded)
-    (bundle.path / "theirs").write_bytes(written)
-    (bundle.path / "ours").write_bytes(ours.data())
-    rows = listing(bundle.path / "ours")
-    if mode == "ldconfig":
-        # Debian's ldconfig does not search /lib64.
-        rows = [row for row in rows if "=> /lib64/" not in row]
-    else:
-        assert ours.data() == written
-    assert rows == listing(bundle.path / "theirs")
