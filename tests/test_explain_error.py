@@ -223,6 +223,12 @@ def test_lines_of_several_messages_are_not_joined() -> None:
             assert ids(f"{line}\n{error}") == []
 
 
+def test_a_cause_is_not_lost_where_lines_are_joined() -> None:
+    """A cause on its own line counts, also where the lines joined show a symptom only."""
+    note = "Unable to initialize backend 'rocm': NOT_FOUND: Could not find a platform named rocm"
+    assert ids(f"{note}\nCould not load library libcudnn_cnn_infer.so.8") == ["tf-cuda-libraries"]
+
+
 def test_wrappers_are_listed_from_the_outermost() -> None:
     """Wrappers are listed from the outermost, so that a reader sees which program started which."""
     text = WRAPPINGS["docker and runc"].replace("{}", MISMATCH)

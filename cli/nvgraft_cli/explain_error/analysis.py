@@ -238,12 +238,15 @@ def _checks(speaker: Layer | None, *, of_gpus: bool) -> tuple[str, ...]:
     return known().checks["start" if place in ("engine", "start") else "inside"]
 
 
-def _place(reading: _Reading) -> tuple[int, int]:
-    """Return the place of the first row that was found, and how many: earlier rows know more."""
+def _place(reading: _Reading) -> tuple[bool, int, int]:
+    """Return whether only symptoms were found, the place of the first row, and how many rows:
+    causes say more than symptoms, and earlier rows know more.
+    """
     rows = known().rows
     found = [row for row, _ in reading.meanings.values()]
-    causes = [row for row in found if not row.symptom] or found
-    return min(map(rows.index, causes), default=len(rows)), len(causes)
+    causes = [row for row in found if not row.symptom]
+    places = map(rows.index, causes or found)
+    return not causes, min(places, default=len(rows)), len(causes or found)
 
 
 def _read(block: str, reading: _Reading) -> None:
