@@ -12,6 +12,8 @@ from nvgraft_specs import errors
 
 #: A word of a phrase or of a text, in small letters.
 _WORD = re.compile(r"[a-z]+")
+#: The name of a piece in a pattern.
+_PIECE = re.compile(r"\{([a-z_]+)\}")
 #: What programs put between the words of an error, or leave out.
 _BETWEEN = re.compile(r"[ _]")
 
@@ -122,9 +124,10 @@ def known() -> Known:
     data = [tomllib.loads((folder / f"{name}.toml").read_text("utf-8")) for name in errors.FILES]
     tables = {name: table for file in data for name, table in file.items() if name != "error"}
     words = [(other, row["english"]) for row in tables["words"] for other in row["others"]]
+    pieces = tables["pieces"]
     return Known(
         tuple(
-            _row(row, tables["steps"], tables["surroundings"])
+            _row(row, tables["steps"], tables["surroundings"], pieces)
             for file in data
             for row in file.get("error", ())
         ),
@@ -137,7 +140,9 @@ def known() -> Known:
         tuple(
             Word(
                 tuple(row["says"]),
-                re.compile(row["pattern"], re.IGNORECASE) if "pattern" in row else None,
+                re.compile(_whole(row["pattern"], pieces), re.IGNORECASE)
+                if "pattern" in row
+                else None,
                 _bare(row["means"]),
                 row.get("ends", False),
             )
@@ -189,14 +194,19 @@ def _spelling(row: dict[str, Any]) -> Spelling:
     )
 
 
-def _row(row: dict[str, Any], steps: dict[str, str], surroundings: dict[str, str]) -> KnownError:
+def _row(
+    row: dict[str, Any],
+    steps: dict[str, str],
+    surroundings: dict[str, str],
+    pieces: dict[str, str],
+) -> KnownError:
     return KnownError(
         id=row["id"],
         failure=row.get("failure", ""),
         stage=row["stage"],
         fixed_by=errors.FIXED_BY[row.get("fixed_by", "node")],
         says=tuple(row["says"]),
-        pattern=row.get("pattern", ""),
+        pattern=_whole(row.get("pattern", ""), pieces),
         numbers=tuple((of, number) for of in ("cuda", "nvml") for number in row.get(of, ())),
         symptom=row.get("symptom", False),
         passing=row.get("passing", ""),
@@ -209,6 +219,11 @@ def _row(row: dict[str, Any], steps: dict[str, str], surroundings: dict[str, str
             _bare(steps[step[1:]] if step.startswith("=") else step) for step in row["next"]
         ),
     )
+
+
+def _whole(pattern: str, pieces: dict[str, str]) -> str:
+    """Return a pattern with its pieces."""
+    return _PIECE.sub(lambda name: pieces[name[1]], pattern)
 
 
 def _otherwise(

@@ -12,8 +12,9 @@ Keys of an ``[[error]]``:
 - ``says``: plain phrases in lower case, one of which is in every paste that the row explains.
   White space in a paste counts as one space.
 - ``pattern``: a regular expression that has to match around the phrase, in any case; without it,
-  the phrase alone is the match. ``cause``, ``otherwise`` and ``next`` refer to its groups ({1}),
-  or to what a table of tables.toml says of one ({1:library}).
+  the phrase alone is the match. {NAME} in it stands for the piece NAME of tables.toml. ``cause``,
+  ``otherwise`` and ``next`` refer to its groups ({1}), or to what a table of tables.toml says of
+  one ({1:library}).
 - ``cuda``, ``nvml``: error numbers of CUDA and of NVML that the row explains, however a program
   spells them (cuda.toml).
 - ``symptom``: true where another error in the same paste explains more.
