@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import hosts
 from bundles import make_bundle, put
 from documents import read_document
 from images import docker_save
+from loaders import DEBIAN, LOADER, X86, Captured, library, loader
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import open_tree_at
 from nvgraft.host.components import Host
@@ -30,12 +29,8 @@ from nvgraft_cli.doctor.patient import Patient
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import executable, shared_object
 
-Captured = pytest.CaptureFixture[str]
 Document = dict[str, Any]
 
-X86 = "EM_X86_64"
-LOADER = "/lib64/ld-linux-x86-64.so.2"
-DIRECTORIES = b"/lib/x86_64-linux-gnu/\0/usr/lib/x86_64-linux-gnu/\0/lib/\0/usr/lib/\0"
 VERSION_TEXT = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.1  Fri Mar 20 00:00:00 UTC 2026\\n"
 )
@@ -63,11 +58,8 @@ def healthy_image() -> dict[str, bytes]:
         "etc/debian_version": b"12\n",
         "tmp/.keep": b"",
         "usr/bin/app": executable(X86, "x", ["libc.so.6"], None, LOADER),
-        LOADER.lstrip("/"): shared_object(64, X86, "ld-linux-x86-64.so.2", [], None)
-        + b"\0"
-        + DIRECTORIES
-        + b"/etc/ld.so.cache\0",
-        "lib/x86_64-linux-gnu/libc.so.6": shared_object(64, X86, "libc.so.6", [], None),
+        LOADER.lstrip("/"): loader(DEBIAN),
+        "lib/x86_64-linux-gnu/libc.so.6": library("libc.so.6"),
     }
 
 

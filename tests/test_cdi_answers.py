@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bundles import make_bundle
+from loaders import Captured
 from nvgraft.host.snapshot import snapshot_host
 from nvgraft.request.config import Config
 from nvgraft_cli.case.bundle import open_container
@@ -19,7 +20,7 @@ from nvgraft_cli.doctor.edit_checks import cdi_incomplete
 from nvgraft_cli.doctor.machine import Machine
 from nvgraft_cli.doctor.patient import Patient
 from nvgraft_cli.shell.main import main
-from patients import Captured, Document, Setup, healthy_host
+from patients import Document, Setup, healthy_host
 
 ONE_GPU = Path(__file__).parent.parent / "docs" / "examples" / "one-gpu"
 LIBCUDA = "/usr/lib/libcuda.so.535.1"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from documents import read_document
+from loaders import LOADER, X86, Captured
 from nvgraft_cli.doctor.examination import CHECKS, POD_CHECKS
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import executable, shared_object
@@ -16,10 +17,7 @@ from nvgraft_specs.checks import FAILURES
 from patients import (
     ALL,
     HOOK,
-    LOADER,
     PODMAN,
-    X86,
-    Captured,
     Setup,
     closed_node,
     dynamic_ldconfig,

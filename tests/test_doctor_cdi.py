@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from loaders import Captured
 from nvgraft.formats.tree import open_tree_at
 from nvgraft.host.snapshot import snapshot_host
 from nvgraft_cli.case.hosts import HostSide
@@ -15,7 +16,7 @@ from nvgraft_cli.doctor.host_checks import cdi_stale
 from nvgraft_cli.doctor.patient import NotChecked, Patient
 from nvgraft_cli.shell.main import main
 from nvgraft_specs.cdi_hooks import REFERENCE_PROGRAM
-from patients import ALL, Captured, Document, Node, Setup, entry, ids
+from patients import ALL, Document, Node, Setup, entry, ids
 
 HOST = "eks-t4"
 UPDATE = ["nvidia-cdi-hook", "update-ldcache", "--folder", "/usr/lib64"]

@@ -6,20 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from loaders import X86, Captured
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import shared_object
-from patients import (
-    ALL,
-    X86,
-    Captured,
-    Document,
-    Setup,
-    closed_node,
-    doctor,
-    entry,
-    ids,
-    run_doctor,
-)
+from patients import ALL, Document, Setup, closed_node, doctor, entry, ids, run_doctor
 
 
 @pytest.fixture

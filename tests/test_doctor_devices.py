@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import hosts
+from loaders import Captured
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import executable
-from patients import ALL, Captured, Setup, doctor, healthy_image
+from patients import ALL, Setup, doctor, healthy_image
 
 ERROR_100 = "CUDA fails with error 100 (no CUDA-capable device is detected) because "
 STARTS = "This container starts, and "

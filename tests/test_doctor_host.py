@@ -7,17 +7,9 @@ from pathlib import Path
 import pytest
 
 from documents import read_document
+from loaders import Captured
 from nvgraft_cli.shell.main import main
-from patients import (
-    Captured,
-    Node,
-    Setup,
-    dynamic_ldconfig,
-    entry,
-    ids,
-    run_doctor,
-    with_nvswitches,
-)
+from patients import Node, Setup, dynamic_ldconfig, entry, ids, run_doctor, with_nvswitches
 
 
 @pytest.fixture

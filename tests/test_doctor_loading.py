@@ -4,18 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from loaders import LOADER, X86, Captured
 from nvgraft_cli.simulate.stubs import Loading, executable, shared_object
-from patients import (
-    ALL,
-    LOADER,
-    X86,
-    Captured,
-    Setup,
-    doctor,
-    older_library,
-    run_doctor,
-    without_loader,
-)
+from patients import ALL, Setup, doctor, older_library, run_doctor, without_loader
 
 
 @pytest.fixture

@@ -9,23 +9,12 @@ from typing import Any
 import pytest
 
 from bundles import put
+from loaders import LOADER, X86
 from nvgraft.base.errors import Refusal
 from nvgraft.request.config import Config
 from nvgraft.system.mountinfo import Mount
 from nvgraft_cli.simulate.stubs import executable
-from patients import (
-    ALL,
-    CGROUP2,
-    HOOK,
-    LOADER,
-    NOT_PERMITTED,
-    PODMAN,
-    X86,
-    Document,
-    Node,
-    ids,
-    without_hook,
-)
+from patients import ALL, CGROUP2, HOOK, NOT_PERMITTED, PODMAN, Document, Node, ids, without_hook
 
 CGROUP1 = Mount(36, "/", "/sys/fs/cgroup/devices", "rw,relatime", False, "cgroup", "cgroup")
 NO_CAPABILITY = "nvgraft: permission error: capability change failed: operation not permitted"

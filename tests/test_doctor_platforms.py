@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from loaders import Captured
 from nvgraft_cli.shell.main import main
 from nvgraft_specs import gallery
-from patients import Captured, Document, Setup
+from patients import Document, Setup
 
 
 def recorded(name: str, directory: Path, without: tuple[str, ...] = ()) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from loaders import LOADER, X86, Captured
 from nvgraft.formats.tree import open_tree_at
 from nvgraft.host.snapshot import snapshot_host
 from nvgraft.request.config import Config
@@ -17,7 +18,7 @@ from nvgraft_cli.doctor.cuda_runtimes import find_runtimes
 from nvgraft_cli.doctor.patient import Patient
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import Loading, executable, shared_object
-from patients import LOADER, X86, Captured, Setup, doctor, run_doctor
+from patients import Setup, doctor, run_doctor
 
 MARK = b"\0/cudart.shm.%x.%x.%llx\0"
 #: The constants of a runtime that is linked into a program, by its major version.

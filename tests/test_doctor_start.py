@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from patients import ALL, Captured, Setup, doctor, run_doctor, setting, without
+from loaders import Captured
+from patients import ALL, Setup, doctor, run_doctor, setting, without
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from documents import read_document
+from loaders import LOADER, Captured
 from nvgraft.host.snapshot import snapshot_host
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.hosts import HostSide
@@ -14,8 +15,6 @@ from nvgraft_cli.doctor.patient import Patient
 from nvgraft_cli.doctor.verdict import verdict
 from nvgraft_cli.shell.main import main
 from patients import (
-    LOADER,
-    Captured,
     Node,
     Setup,
     many_gpus,

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-import test_prove
+import loaders
 from bundles import make_bundle
 from documents import read_document
+from loaders import image, library
 from nvgraft_cli.shell.main import main
 from nvgraft_specs import names
-from test_prove import image, library
 
 Captured = pytest.CaptureFixture[str]
 
@@ -57,7 +57,7 @@ def text(capsys: Captured, command: str, *words: str) -> list[str]:
 
 
 def made(place: Path, files: dict[str, bytes], *env: str) -> str:
-    return test_prove.bundle(place, {**image(), **files}, *env)
+    return loaders.bundle(place, {**image(), **files}, *env)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from bundles import put
+from loaders import LOADER, X86, Captured, bundle, image, library, run_prove
 from nvgraft_cli.case.hosts import read_snapshot
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import Loading, executable
-from test_prove import LOADER, X86, Captured, bundle, image, library, run_prove
 
 ELF = executable(X86, "x", ["libc.so.6"], None, LOADER)
 STARTERS = ("bash", "busybox", "env", "tini", "sh", "timeout", "gosu", "nice")

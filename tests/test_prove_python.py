@@ -7,9 +7,9 @@ import pytest
 
 from documents import read_document
 from images import docker_save
+from loaders import LOADER, X86, Captured, bundle, image
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import Loading, executable, shared_object
-from test_prove import LOADER, X86, Captured, bundle, image
 
 HOST = "runfile-a10x2"
 SITE = "usr/local/lib/python3.11/site-packages"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bundles import EVERYTHING, make_bundle, put
+from loaders import X86, image, library
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft.request.config import Config
 from nvgraft_cli.case.bundle import open_container
@@ -16,7 +17,6 @@ from nvgraft_cli.prove.proof import prove
 from nvgraft_cli.simulate.stubs import Loading, shared_object
 from nvgraft_cli.snapshot.package import open_package
 from nvgraft_cli.snapshot.recording import record
-from test_prove import X86, image, library
 
 LIBS = "usr/lib/x86_64-linux-gnu"
 VERSION = "560.35.03"
