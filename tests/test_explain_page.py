@@ -17,10 +17,14 @@ from nvgraft.plan.actions import Bind, Tmpfs, Why
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.hosts import open_host
 from nvgraft_cli.case.planning import Case
+from nvgraft_cli.doctor.examination import examine
+from nvgraft_cli.doctor.patient import Patient
+from nvgraft_cli.doctor.verdict import container_verdict
 from nvgraft_cli.explain import command
 from nvgraft_cli.explain import whatif as whatif_module
 from nvgraft_cli.explain.directories import before_and_after
 from nvgraft_cli.explain.picture import NARROW, WIDE, draw, source_of
+from nvgraft_cli.explain.steps import driver_proofs
 from nvgraft_cli.explain.telling import tell
 from nvgraft_cli.explain.timeline import Lane, timeline
 from nvgraft_cli.explain.whatif import Combination, WhatIf, compute
@@ -79,6 +83,37 @@ def test_a_switch_tells_what_a_plan_tells(
     assert plan.decision == result.decision
     mounts = [whatif.mounts[number] for number in result.mounts]
     assert pairs(mounts) == pairs(plan.actions)
+
+
+@pytest.mark.parametrize(
+    ("host", "container", "mode"),
+    [("mig-h100", TRAINING, "hook"), ("debian-compat32", TRAINING, "legacy"), ("eks-t4", "", "")],
+)
+def test_results_that_follow_from_others_are_those_of_a_plan(
+    host: str, container: Path | str, mode: str, tmp_path: Path
+) -> None:
+    """What is composed of other plans and judged by their checks is what a container of its own
+    gets: with each mode, each position of the devices and many sets of capabilities.
+    """
+    path = str(container or make_bundle(tmp_path / "b", "NVIDIA_DRIVER_CAPABILITIES=graphics"))
+    side = open_host(host, None)
+    made = compute(Case(side, open_container(path), mode or "hook"), budget=ENDLESS)
+    some = [
+        one
+        for one in made.combinations
+        if one.mode in made.heeding or one.capabilities == made.asked.capabilities
+    ]
+    for one in some[::7]:
+        env = [f"{CAPABILITIES}={','.join(sorted(one.capabilities))}"]
+        env += [f"{VISIBLE}={one.devices}"] if one.devices is not None else []
+        case = Case(side, open_container(path, env), one.mode)
+        plan, _ = case.outcome
+        patient = Patient(side, case.given, [], case=case)
+        result = made.results[made.combinations[one]]
+        assert pairs([made.mounts[number] for number in result.mounts]) == pairs(plan.actions), one
+        assert result.verdict == container_verdict(patient, examine(patient)), one
+        found = [proof.sentence() for proof in driver_proofs(patient.proofs, plan)]
+        assert [made.proofs[number].sentence() for number in result.proofs] == found, one
 
 
 def test_equal_results_are_stored_once(whatif: WhatIf) -> None:

@@ -8,10 +8,10 @@ import pytest
 import hosts
 from bundles import EVERYTHING, make_bundle
 from hosts import finding_ids, mount_targets
+from nvgraft.host import kept_inventory
 from nvgraft.host.components import Host
 from nvgraft.host.snapshot import snapshot_host
 from nvgraft.plan.actions import AllowDevice, Injection, Plan
-from nvgraft_cli.case import hosts as host_sides
 from nvgraft_cli.case.hosts import read_snapshot
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_specs import gallery
@@ -243,7 +243,7 @@ def test_this_host_is_planned_without_a_snapshot(
         users.append(str(getattr(config, "cli_user", None)))
         return snapshot_host(hosts.full_host("/opt/bin/nvidia-debugdump mode=0755\n/mps/"))
 
-    monkeypatch.setattr(host_sides, "read_host", live)
+    monkeypatch.setattr(kept_inventory, "read_host", live)
     monkeypatch.setenv(
         "NVIDIA_CTK_CONFIG_FILE_PATH", toml(tmp_path, '[nvidia-container-cli]\nuser = "root:video"')
     )

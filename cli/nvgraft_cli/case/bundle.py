@@ -154,7 +154,11 @@ class ContainerSide:
         """Return the container with ``NAME=VALUE`` entries added. It uses the rootfs of this
         one.
         """
-        container = self.rewritten(_with_env(self.data, env))
+        data = self.data
+        if env:
+            self.spec  # noqa: B018 - refuses what the hook would refuse
+            data = _with_entries(data, env)
+        container = self.rewritten(data)
         container.image_env = None
         return container
 
@@ -458,6 +462,11 @@ def _with_env(data: bytes, env: Sequence[str]) -> bytes:
     if not env:
         return data
     parse_config(data)  # refuse first what the hook refuses
+    return _with_entries(data, env)
+
+
+def _with_entries(data: bytes, env: Sequence[str]) -> bytes:
+    """Return a config.json that the hook accepts, with entries added to its environment."""
     document = json.loads(data)
     document["process"]["env"] = [*(document["process"].get("env") or []), *env]
     return json.dumps(document).encode()

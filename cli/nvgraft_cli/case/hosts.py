@@ -13,7 +13,6 @@ from nvgraft.cdi import platform
 from nvgraft.host.components import Devices, Host, Inventory
 from nvgraft.host.graphics_files import FileFinder
 from nvgraft.host.inventory import read_inventory
-from nvgraft.host.kept_inventory import read_host
 from nvgraft.host.places import mps_directory, search_path
 from nvgraft.host.snapshot import OFFLINE_PATH, snapshot_host
 from nvgraft.plan.settings import Settings
@@ -116,6 +115,8 @@ class HostSide:
             raise self._refusal
         if self.document is not None:
             return snapshot_host(self.document)
+        from nvgraft.host.kept_inventory import read_host
+
         host = read_host(self.config, keep=False)
         logs.debug("read", host="this machine", inventory=host.origin)
         return host

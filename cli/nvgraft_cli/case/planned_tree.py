@@ -5,7 +5,6 @@ This is what the container's loader will see, and what the page of ``explain`` s
 
 import errno
 import os
-import posixpath
 from functools import cached_property
 
 from nvgraft.container.fuse import OnFuse
@@ -49,6 +48,7 @@ class PlannedTree(LayeredTree):
         starts_here: bool = False,
     ) -> None:
         self._image = image
+        self._plain = set()  # only links are added later, and in no directory's place
         self.volumes = volumes or ContainerVolumes()
         #: The runtime's words for a volume that it cannot mount, or "".
         self.mount_error = self.volumes.error if starts_here else ""
@@ -94,8 +94,12 @@ class PlannedTree(LayeredTree):
     def _add(self, path: str, node: Node) -> None:
         self._nodes[path] = node
         while path != "/":
-            parent = posixpath.dirname(path)
-            self._names.setdefault(parent, set()).add(posixpath.basename(path))
+            parent, _, name = path.rpartition("/")
+            parent = parent or "/"
+            names = self._names.setdefault(parent, set())
+            if name in names:
+                return  # and the directories above are there as well
+            names.add(name)
             path = parent
 
     def lstat(self, path: str) -> Node | None:

@@ -257,6 +257,13 @@ class Case:
             edits_known=self._edits_known,
         )
 
+    def with_plan(self, plan: Plan) -> "Case":
+        """Return the case with its plan, where the caller knows it already."""
+        case = copy(self)
+        case.outcome = plan, None
+        vars(case).pop("planned_tree", None)
+        return case
+
     def in_mode(self, mode: str, env: Sequence[str]) -> "Case":
         """Return the case of the container, of no pod, started in another way, with ``NAME=VALUE``
         entries added.

@@ -5,7 +5,7 @@ The docstring of each check names the threads that reported the failure.
 
 import posixpath
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nvgraft.base import jsontext, tomltext
 from nvgraft.base.jsontext import JsonError
@@ -13,8 +13,10 @@ from nvgraft.cdi.edits import CdiSpec
 from nvgraft.cdi.reader import SpecificationError
 from nvgraft.cdi.registry import DIRECTORIES
 from nvgraft_cli.case.specifications import read_specifications
-from nvgraft_cli.doctor.machine import TEXT_LIMIT, Machine
-from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
+from nvgraft_cli.doctor.patient import TEXT_LIMIT, Diagnosis, NotChecked, Patient
+
+if TYPE_CHECKING:
+    from nvgraft_cli.doctor.machine import Machine
 
 _SUFFIXES = (".json", ".yaml", ".yml")
 _VENDOR = "nvidia.com"
@@ -67,7 +69,7 @@ def cdi_directories(patient: Patient) -> Iterator[Diagnosis]:
             )
 
 
-def _with_specifications(patient: Patient, machine: Machine) -> list[str]:
+def _with_specifications(patient: Patient, machine: "Machine") -> list[str]:
     """Return the directories that have a specification of NVIDIA devices."""
     having = []
     for directory in dict.fromkeys((*patient.host.config.runtime_cdi_spec_dirs, *DIRECTORIES)):
@@ -94,7 +96,7 @@ def _real(directory: str) -> str:
     return path.removeprefix("/var") if path.startswith("/var/run/") else path
 
 
-def _engines(machine: Machine) -> Iterator[_Engine]:
+def _engines(machine: "Machine") -> Iterator[_Engine]:
     """Yield the engines whose configuration names directories.
 
     :raises NotChecked: a configuration cannot be read, or other files may change it.
@@ -130,7 +132,7 @@ def _engine(name: str, file: str, key: str, table: dict[str, Any]) -> Iterator[_
         yield _Engine(name, file, key, value)
 
 
-def _table(machine: Machine, path: str) -> dict[str, Any]:
+def _table(machine: "Machine", path: str) -> dict[str, Any]:
     """Return a configuration in JSON or TOML, without members if there is no such file.
 
     :raises NotChecked: it cannot be read.

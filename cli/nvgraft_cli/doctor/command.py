@@ -67,10 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _open_first(args: argparse.Namespace) -> None:
-    from nvgraft_cli.doctor.machine import probe_first
-
     ask_first(args)
-    probe_first(args)
+    if args.host is None:
+        from nvgraft_cli.doctor.machine import probe_first
+
+        probe_first(args)
 
 
 def run(args: argparse.Namespace) -> int:

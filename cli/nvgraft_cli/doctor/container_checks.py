@@ -583,13 +583,13 @@ def tmp_missing(patient: Patient) -> Iterator[Diagnosis]:
 
 def hook_registration(patient: Patient) -> Iterator[Diagnosis]:
     """CVE-2025-23266: a hook without an environment of its own inherits the container's."""
-    from nvgraft_cli.register.audit import STAGES, problems
-
     if not isinstance(patient.member("hooks"), dict):
         raise NotChecked("config.json has no hooks")
     ours = gpu_hooks(patient)
     if not ours:
         raise NotChecked("config.json has no GPU hook")
+    from nvgraft_cli.register.audit import STAGES, problems
+
     for stage, hook in ours:
         for problem in problems(hook, stage):
             if is_cdi_hook(hook) and problem.member != "env":

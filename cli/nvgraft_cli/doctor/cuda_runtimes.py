@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from nvgraft.formats.tree import PathError, Tree
 from nvgraft_cli.case.texts import texts_in
 from nvgraft_cli.doctor.patient import LIBRARY_DIRECTORIES, Patient
-from nvgraft_cli.prove.program import started_program
 from nvgraft_cli.prove.proof import all_objects
 from nvgraft_cli.prove.pythons import names, prefixes, resolve, site_packages
 from nvgraft_specs.cuda_versions import FIRST_COMPATIBLE, MINIMUM_DRIVERS
@@ -111,7 +110,7 @@ def find_runtimes(patient: Patient) -> list[CudaRuntime]:
 def _of_program(patient: Patient) -> list[CudaRuntime]:
     """Return the runtimes that are inside the container's program or loaded when it starts."""
     tree = patient.planned
-    program = started_program(tree, patient.container).path
+    program = patient.program
     if not program:
         return []
     try:
@@ -159,7 +158,7 @@ def _of_file(path: str, *, of_program: bool = False) -> CudaRuntime | None:
 def find_cupy(patient: Patient) -> str | None:
     """Return the path of a cupy of the image, which has a CUDA runtime inside; None without one."""
     tree = patient.rootfs
-    program = started_program(patient.planned, patient.container).path
+    program = patient.program
     for prefix in prefixes(patient.container.spec.env, program):
         for packages in site_packages(tree, prefix):
             if "cupy" in names(tree, resolve(tree, packages), "cupy"):
@@ -187,7 +186,7 @@ def _directories(patient: Patient) -> Iterator[tuple[str, tuple[int, int] | None
     for name in names(tree, resolve(tree, "/usr/local"), "cuda"):
         for directory in _TOOLKIT_DIRECTORIES:
             yield f"/usr/local/{name}/{directory}", None
-    program = started_program(patient.planned, patient.container).path
+    program = patient.program
     for prefix in prefixes(env, program):
         yield f"{prefix}/lib", None
         for packages in site_packages(tree, prefix):

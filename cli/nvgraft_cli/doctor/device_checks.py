@@ -5,15 +5,16 @@ The docstring of each check names the threads that reported the failure.
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from nvgraft.apply.bpf_verdict import ABOVE
-from nvgraft.apply.cgroup import NO_CGROUPS
 from nvgraft.base.errors import Refusal
 from nvgraft.plan.edit_actions import AddGroup
 from nvgraft_cli.doctor.cuda_devices import VARIABLE, CudaDevices
-from nvgraft_cli.doctor.machine import Machine
 from nvgraft_cli.doctor.patient import GPU_NODE, Diagnosis, NotChecked, Patient
 from nvgraft_specs import names
+
+if TYPE_CHECKING:
+    from nvgraft_cli.doctor.machine import Machine
 
 #: systemd's form of linux.cgroupsPath: slice, prefix, name.
 _SYSTEMD = re.compile(r"[^/:]*:[^:]+:[^:]+")
@@ -46,7 +47,7 @@ def _no_rules_planned(patient: Patient) -> bool:
     return not patient.rules
 
 
-def _machine(patient: Patient, fact: str) -> Machine:
+def _machine(patient: Patient, fact: str) -> "Machine":
     """Return the facts about this node.
 
     :param fact: what the check needs of them, for the error.
@@ -113,6 +114,8 @@ def device_filter(patient: Patient) -> Iterator[Diagnosis]:
             stops=True,
         )
     elif version == 2 and machine.denied:
+        from nvgraft.apply.bpf_verdict import ABOVE
+
         yield Diagnosis(
             machine.denied,
             "the device programs of all cgroups above a container's have to allow an access as"
@@ -139,7 +142,7 @@ def device_filter(patient: Patient) -> Iterator[Diagnosis]:
         raise NotChecked("only root can find out what the kernel lets a hook change: run as root")
 
 
-def _cause(machine: Machine) -> str:
+def _cause(machine: "Machine") -> str:
     if machine.in_user_namespace:
         return (
             "this is the user namespace of a rootless engine or of a container: the kernel "
@@ -157,6 +160,8 @@ def _cause(machine: Machine) -> str:
 
 
 def _fix(patient: Patient) -> str:
+    from nvgraft.apply.cgroup import NO_CGROUPS
+
     try:
         allowed = patient.has_container and patient.devices_allowed
     except (NotChecked, Refusal):
@@ -262,7 +267,7 @@ def _closed_node(path: str, seen: str, fix: str) -> Diagnosis:
     return Diagnosis(message, cause, fix, sentence=f"CUDA finds no GPU {because}")
 
 
-def _selinux(machine: Machine, label: str) -> Iterator[Diagnosis]:
+def _selinux(machine: "Machine", label: str) -> Iterator[Diagnosis]:
     # The file of a boolean holds its current value, then the pending one.
     booleans = [machine.text(f"/sys/fs/selinux/booleans/{name}") for name in _BOOLEANS]
     if machine.text("/sys/fs/selinux/enforce") == "1" and not any(

@@ -1,6 +1,6 @@
 """Run all checks, in the order in which their failures would occur, and collect the results."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from nvgraft_cli.doctor import (
     start_checks,
 )
 from nvgraft_cli.doctor.patient import Check, Diagnosis, NotChecked, Patient
-from nvgraft_cli.explain_error.analysis import analyse
 from nvgraft_cli.shell import logs
 from nvgraft_specs.checks import FAILURES, Failure
 
@@ -78,6 +77,8 @@ CHECKS: dict[str, Check] = {
     "stderr-hidden": container_checks.stderr_hidden,
 }
 
+_BY_ID = {failure.id: failure for failure in FAILURES}
+
 #: The checks that are about the host alone: what they find does not make an image bad.
 HOST_CHECKS = frozenset(
     identifier
@@ -85,6 +86,21 @@ HOST_CHECKS = frozenset(
     if check.__module__ in {host_checks.__name__, cdi_checks.__name__}
     and identifier not in {"hook-not-installed", "mode-not-legacy"}
 ) | {"simulated-driver"}
+
+#: The checks that look at the devices of a container that gets the driver. What the others find
+#: depends on the host, on config.json, and on the driver's files and capabilities.
+DEVICE_CHECKS = frozenset(
+    identifier
+    for identifier, check in CHECKS.items()
+    if check.__module__ in {device_checks.__name__, pod_checks.__name__}
+) | {
+    "hook-not-installed",
+    "devices-not-requested",
+    "cdi-and-legacy",
+    "devices-from-image",
+    "repeated-ids",
+    "cdi-incomplete",
+}
 
 #: The checks that are made for a pod only.
 POD_CHECKS = frozenset(
@@ -138,22 +154,23 @@ class Result:
         }
 
 
-def examine(patient: Patient) -> list[Result]:
+def examine(patient: Patient, known: Iterable[Result] = ()) -> list[Result]:
     """Run every check; without a pod those of pods are left out.
 
     A refusal of the hook that no check explains becomes a finding: the container would not start.
 
+    :param known: results of checks that are not run, because they are the same for this patient.
     :raises nvgraft_cli.shell.errors.InputError: when an input cannot be read.
     """
-    by_id = {failure.id: failure for failure in FAILURES}
+    given = {result.failure.id: result for result in known}
     results = {
-        identifier: _run(by_id[identifier], check, patient)
+        identifier: given.get(identifier) or _run(_BY_ID[identifier], check, patient)
         for identifier, check in CHECKS.items()
         if patient.has_pod or identifier not in POD_CHECKS
     }
     refusal = _refusal(patient)
     if refusal is not None:
-        _explain(refusal, patient, results, by_id)
+        _explain(refusal, patient, results)
     return list(results.values())
 
 
@@ -199,10 +216,10 @@ def _refusal(patient: Patient) -> Refusal | None:
         return refusal
 
 
-def _explain(
-    refusal: Refusal, patient: Patient, results: dict[str, Result], by_id: dict[str, Failure]
-) -> None:
+def _explain(refusal: Refusal, patient: Patient, results: dict[str, Result]) -> None:
     """Add the refusal to ``results``, unless a check has explained it already."""
+    from nvgraft_cli.explain_error.analysis import analyse
+
     meanings = analyse(refusal.line()).meanings
     identifier = next((meaning.failure for meaning in meanings if meaning.failure), "refused")
     explaining = {
@@ -228,7 +245,7 @@ def _explain(
     title = "the hook would refuse this container"
     if handover is not None and handover.refusal is refusal:
         title = "this pod's container is not created"
-    failure = by_id.get(identifier) or Failure("refused", title, refusal.text)
+    failure = _BY_ID.get(identifier) or Failure("refused", title, refusal.text)
     cause = meanings[0].cause if meanings else refusal.hint
     if identifier == "cdi-stale":
         cause = "the CDI edits are of another driver than the host's"

@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nvgraft.base import jsontext
 from nvgraft.base.errors import WRONG_MODE, Refusal
@@ -26,14 +26,17 @@ from nvgraft_cli.case.rewritten import is_cdi_hook
 from nvgraft_cli.case.specifications import read_specifications
 from nvgraft_cli.doctor.cdi_checks import of_nvidia
 from nvgraft_cli.doctor.gpu_health import FABRIC_WAITS
-from nvgraft_cli.doctor.machine import TEXT_LIMIT, Machine
 from nvgraft_cli.doctor.patient import (
     TEGRA_NODES,
+    TEXT_LIMIT,
     WSL_NODE,
     Diagnosis,
     NotChecked,
     Patient,
 )
+
+if TYPE_CHECKING:
+    from nvgraft_cli.doctor.machine import Machine
 
 #: Where else hosts keep the driver's libraries.
 _OTHER_DIRECTORIES = (
@@ -361,7 +364,7 @@ def _fabric_down(seen: str) -> Diagnosis:
     )
 
 
-def _name_of(machine: Machine, process: str) -> str | None:
+def _name_of(machine: "Machine", process: str) -> str | None:
     """Return the name of a process, or None if it has ended or has no readable name."""
     try:
         name = machine.text(f"/proc/{process}/comm")
@@ -473,7 +476,7 @@ def hook_not_installed(patient: Patient) -> Iterator[Diagnosis]:
         )
 
 
-def _engines_lack_hook(machine: Machine, *, docker: bool, called: bool) -> Iterator[Diagnosis]:
+def _engines_lack_hook(machine: "Machine", *, docker: bool, called: bool) -> Iterator[Diagnosis]:
     if docker:
         yield from _docker_lacks_hook(machine, called=called)
     for directory in ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"):
@@ -481,7 +484,7 @@ def _engines_lack_hook(machine: Machine, *, docker: bool, called: bool) -> Itera
             yield from _hook_file(machine, f"{directory}/{name}")
 
 
-def _docker_lacks_hook(machine: Machine, *, called: bool) -> Iterator[Diagnosis]:
+def _docker_lacks_hook(machine: "Machine", *, called: bool) -> Iterator[Diagnosis]:
     runtimes: dict[str, object] = {}
     try:
         document = _json(machine, _DAEMON)
@@ -516,7 +519,7 @@ def _docker_lacks_hook(machine: Machine, *, called: bool) -> Iterator[Diagnosis]
         )
 
 
-def _gpus_may_be_cdi(machine: Machine) -> bool:
+def _gpus_may_be_cdi(machine: "Machine") -> bool:
     """Tell whether a newer dockerd would serve --gpus by CDI alone (moby/moby#50228)."""
     return (
         machine.program("nvidia-cdi-hook") is not None
@@ -563,11 +566,11 @@ def gpu_hooks(patient: Patient) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def _json(machine: Machine, path: str) -> Any:
+def _json(machine: "Machine", path: str) -> Any:
     return jsontext.loads((machine.text(path) or "{}").encode(), TEXT_LIMIT)
 
 
-def _hook_file(machine: Machine, path: str) -> Iterator[Diagnosis]:
+def _hook_file(machine: "Machine", path: str) -> Iterator[Diagnosis]:
     try:
         program = _json(machine, path)["hook"]["path"]
     except (OSError, ValueError, JsonError, KeyError, TypeError):

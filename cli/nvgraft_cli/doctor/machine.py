@@ -19,12 +19,10 @@ from nvgraft.plan.actions import AllowDevice, Why
 from nvgraft.system import privileges, syscalls, userns
 from nvgraft.system.mountinfo import Mount, mounts_of_type
 from nvgraft_cli.doctor.gpu_health import GpuHealth, ask_health
+from nvgraft_cli.doctor.patient import TEXT_LIMIT
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import is_simulated_host
 from nvgraft_specs import names
-
-#: Bytes of a file of the node that is read whole.
-TEXT_LIMIT = 1 << 20
 
 #: A container's cgroup as an engine creates it, in either version: anywhere but in the root.
 _CONTAINER_CGROUP = "/container"
@@ -123,9 +121,7 @@ _probed: list[Machine] = []
 
 
 def probe_first(args: argparse.Namespace) -> None:
-    """Probe this machine, if it is the host. For ``open_first``: before the command is confined."""
-    if args.host is not None:
-        return
+    """Probe this machine, which is the host. For ``open_first``: before the command is confined."""
     from nvgraft_cli.case.hosts import open_host
 
     try:

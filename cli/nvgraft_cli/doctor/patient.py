@@ -1,7 +1,8 @@
 """The facts that checks read about a host and a container, also where a part of them is broken."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -32,10 +33,10 @@ from nvgraft_cli.doctor.cuda_devices import (
     find_devices,
     open_devices,
 )
-from nvgraft_cli.doctor.machine import Machine, this_machine
 from nvgraft_cli.prove.architecture import foreign_program
-from nvgraft_cli.prove.opened import needed_capabilities, prove_in_case
+from nvgraft_cli.prove.opened import CaseProofs, needed_capabilities
 from nvgraft_cli.prove.program import (
+    StartedProgram,
     StartFailure,
     missing_loader,
     missing_program,
@@ -44,7 +45,11 @@ from nvgraft_cli.prove.program import (
 from nvgraft_cli.prove.proof import Proof
 
 if TYPE_CHECKING:
+    from nvgraft_cli.doctor.machine import Machine
     from nvgraft_cli.pods.handover import PodOnNode
+
+#: Bytes of a file of the node that is read whole.
+TEXT_LIMIT = 1 << 20
 
 
 class NotChecked(Exception):
@@ -90,7 +95,7 @@ class Patient:
         host: HostSide,
         container: ContainerSide | None,
         cdi: list[str],
-        machine: Machine | None = None,
+        machine: "Machine | None" = None,
         *,
         case: Case | None = None,
         pod: "PodOnNode | None" = None,
@@ -101,13 +106,14 @@ class Patient:
         self._machine = machine
         self._case = case
         self._pod = pod
-        self._proofs: dict[str, Proof] = {}
 
     @cached_property
-    def machine(self) -> Machine:
+    def machine(self) -> "Machine":
         """The facts about this machine that no snapshot records."""
         if self.host.document is not None:
             raise NotChecked("this can be checked on the node only, not from a snapshot")
+        from nvgraft_cli.doctor.machine import this_machine
+
         return self._machine or this_machine()
 
     @property
@@ -207,10 +213,16 @@ class Patient:
         return self.case.planned_tree
 
     @cached_property
+    def started(self) -> StartedProgram:
+        """The container's program, with what starts it."""
+        _ = self.rootfs
+        return started_program(self.case.planned_tree, self.container)
+
+    @cached_property
     def foreign_program(self) -> tuple[str, str] | None:
         """The path and the architecture of the container's program if the host does not run it."""
-        _ = self.rootfs
-        return foreign_program(self.case.planned_tree, self.container, self.host.facts.machine)
+        started, machine = self.started, self.host.facts.machine
+        return foreign_program(self.case.planned_tree, started, machine)
 
     @cached_property
     def missing_program(self) -> StartFailure | None:
@@ -221,11 +233,12 @@ class Patient:
     @cached_property
     def missing_loader(self) -> str:
         """The kernel's words for a program of the container whose loader is not there, or ""."""
-        return missing_loader(self.planned, self.container)
+        return missing_loader(self.planned, self.container, self.started)
 
-    def know(self, proofs: Iterable[Proof]) -> None:
-        """Take answers that :meth:`proof` would give, where the caller has them already."""
-        self._proofs |= {proof.what: proof for proof in proofs}
+    @cached_property
+    def proofs(self) -> CaseProofs:
+        """What loads in the container."""
+        return CaseProofs(self.case)
 
     def proof(self, name: str) -> Proof:
         """Return what ``nvgraft prove`` says of a library or program of the container; it is asked
@@ -237,25 +250,44 @@ class Patient:
         if self.foreign_program is not None:
             path, architecture = self.foreign_program
             raise NotChecked(f"{path} of the image is for {architecture}, so it does not start")
-        if name not in self._proofs:
-            self._proofs[name] = prove_in_case(name, self.case)
-        return self._proofs[name]
+        return self.proofs.proof(name)
 
     @property
     def program(self) -> str:
         """The path of the program that the container runs, or ""."""
-        return started_program(self.planned, self.container).path
+        _ = self.planned
+        return self.started.path
 
     @property
     def environment(self) -> dict[str, str]:
         """The variables of the program that the container runs, as far as its files are known."""
         if not self.container.rootfs_known:
             return dict(self.container.spec.env)
-        return started_program(self.planned, self.container).environment
+        _ = self.planned
+        return self.started.environment
+
+    def with_devices(self, devices: "Patient") -> "Patient":
+        """Return another patient that has the driver files of this one: what was found out about
+        them is known.
+        """
+        other = copy(self)
+        other._case, other._container = devices._case, devices._container
+        for fact in ("case", "plan", "refusal", "cuda_devices"):
+            vars(other).pop(fact, None)
+        other.openable_devices = devices.openable_devices
+        return other
 
     @cached_property
     def cuda_devices(self) -> CudaDevices:
         """The devices that CUDA finds in a container that gets driver files."""
+        given, closed = self.openable_devices
+        return find_devices(given, closed, self.environment.get(VARIABLE))
+
+    @cached_property
+    def openable_devices(self) -> tuple[list[CudaDevice], list[Gpu]]:
+        """The devices that a container with driver files may open, and its GPUs in MIG mode without
+        any.
+        """
         nodes = {
             (bind.target, bind.rdev) for bind in self.binds() if bind.rdev and bind.kind == "device"
         }
@@ -274,7 +306,7 @@ class Patient:
             given = [CudaDevice(gpu) for gpu in self.host.facts.report.gpus]
         else:
             given = [CudaDevice(None)] * any(path in paths for path in TEGRA_NODES)
-        return find_devices(given, closed, self.environment.get(VARIABLE))
+        return given, closed
 
     @cached_property
     def host_tree(self) -> Tree:

@@ -4,13 +4,15 @@ The docstring of each check names the threads that reported the failure.
 """
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from nvgraft.plan.actions import Injection
 from nvgraft.request.request import is_trusted
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
-from nvgraft_cli.pods.handover import PodOnNode
-from nvgraft_cli.pods.node import ENGINE_PREFIX
 from nvgraft_specs import names
+
+if TYPE_CHECKING:  # pods are read with pydantic, which takes long to load
+    from nvgraft_cli.pods.handover import PodOnNode
 
 _ACCEPT_MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
 _MOUNTS = names.VOLUME_MOUNT_PREFIX
@@ -46,6 +48,8 @@ def pod_strategy(patient: Patient) -> Iterator[Diagnosis]:
     kubernetes-sigs/dra-driver-nvidia-gpu#426 (CDI that is off); NVIDIA/k8s-device-plugin#203
     (the variable), #728 (two resources).
     """
+    from nvgraft_cli.pods.node import ENGINE_PREFIX
+
     pod = _with_devices(patient)
     config = patient.host.config
     strategies = pod.plugin.configuration.strategies
@@ -181,7 +185,7 @@ def _has_more_gpus(patient: Patient) -> bool:
     return len(patient.host.facts.report.gpus) > len(patient.pod.gpus)
 
 
-def _with_devices(patient: Patient) -> PodOnNode:
+def _with_devices(patient: Patient) -> "PodOnNode":
     pod = patient.pod
     if pod.refusal is not None:
         raise NotChecked(f"the pod is refused: {pod.refusal.text}")

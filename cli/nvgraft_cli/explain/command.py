@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _open_first(args: argparse.Namespace) -> None:
     args.began = time.monotonic()
     ask_first(args)
-    if args.html is not None:
+    if args.html is not None and args.host is None:
         from nvgraft_cli.doctor.machine import probe_first
 
         probe_first(args)
@@ -75,7 +75,6 @@ def run(args: argparse.Namespace) -> int:
 
     :raises nvgraft_cli.shell.errors.InputError: when an input cannot be used.
     """
-    from nvgraft_cli.explain import text
     from nvgraft_cli.explain.telling import tell
     from nvgraft_cli.pods.opening import opened_case_of_pod
 
@@ -94,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_document(story.document())
     else:
+        from nvgraft_cli.explain import text
+
         docs = args.docs or documentation.directory() or "docs"
         lines = text.lines(story, docs.rstrip("/"), colour=terminal.colour())
         terminal.show("\n".join(lines))

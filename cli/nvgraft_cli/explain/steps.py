@@ -24,7 +24,7 @@ from nvgraft_cli.case.handover import ChainLink
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.explain.story import ALWAYS, Fact, PodLayer, Step, StoryEntry
-from nvgraft_cli.prove.opened import needed_capabilities, opened_libraries, prove_opened
+from nvgraft_cli.prove.opened import CaseProofs, needed_capabilities, opened_libraries
 from nvgraft_cli.prove.proof import Proof
 from nvgraft_cli.shell.text import size
 from nvgraft_cli.why.change import smallest_change
@@ -49,17 +49,19 @@ CHANGE = "what would change it"
 SONAME_LINK = "SONAME link: programs request the library by this name"
 
 
-def driver_proofs(case: Case, plan: Plan) -> list[Proof]:
+def driver_proofs(answers: CaseProofs, plan: Plan) -> list[Proof]:
     """Return what the container's program loads when it opens libraries of the driver.
 
     A library that neither the host nor the image has is left out.
+
+    :param answers: those about the case of the plan.
     """
     if not isinstance(plan, Injection):
         return []
     mounted = tuple(action.target for action in plan.actions if isinstance(action, Bind))
     proofs = []
     for name in opened_libraries(plan.request.capabilities):
-        proof = prove_opened(name, case)
+        proof = answers.opened(name)
         row = f"/{name.rpartition('.')[0]}."
         if proof is not None and (proof.final.path or any(row in path for path in mounted)):
             proofs.append(proof)

@@ -3,6 +3,7 @@
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.explain import edit_steps, steps
 from nvgraft_cli.explain.story import Story
+from nvgraft_cli.prove.opened import CaseProofs
 
 
 def tell(case: Case) -> Story:
@@ -11,7 +12,7 @@ def tell(case: Case) -> Story:
     :raises nvgraft_cli.shell.errors.InputError: when the container cannot be read.
     """
     plan, refusal = case.outcome
-    proofs = steps.driver_proofs(case, plan)
+    proofs = steps.driver_proofs(CaseProofs(case), plan)
     if edit_steps.tells_edits(case):
         told = tuple(edit_steps.edit_steps(case, plan, refusal, proofs))
         headline = edit_steps.headline(case, plan, refusal, proofs)

@@ -21,7 +21,7 @@ from nvgraft.request.request import check_request
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.lab.phases import PHASES, PIVOT, PROGRAM, Phase
 from nvgraft_cli.prove.architecture import exec_format_error, foreign_program
-from nvgraft_cli.prove.program import missing_loader, missing_program
+from nvgraft_cli.prove.program import missing_loader, missing_program, started_program
 
 _ENGINE, _RUNTIME, _HOOK, _CONTAINER = "Engine", "Runtime", "Hook", "Container"
 
@@ -86,12 +86,13 @@ def _program_failure(case: Case) -> str:
         return ""
     machine = case.host.facts.machine
     try:
-        foreign = foreign_program(case.planned_tree, case.given, machine)
+        tree = case.planned_tree
+        started = started_program(tree, case.given)
+        foreign = foreign_program(tree, started, machine)
         if foreign is not None:
             return exec_format_error(*foreign, machine)
-        tree = case.planned_tree
         failure = missing_program(tree, case.given)
-        return failure.words if failure else missing_loader(tree, case.given)
+        return failure.words if failure else missing_loader(tree, case.given, started)
     except Refusal:  # an image beyond a bound
         return ""
 

@@ -7,8 +7,10 @@ combinations would take too long is left out; equal results are stored once.
 import math
 import statistics
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from nvgraft.base.errors import Refusal
@@ -22,10 +24,11 @@ from nvgraft.plan.actions import (
     Tmpfs,
     WriteFile,
 )
+from nvgraft.plan.planner import profile_of
 from nvgraft.request.config import capability_names
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planning import Case
-from nvgraft_cli.doctor.examination import examine
+from nvgraft_cli.doctor.examination import DEVICE_CHECKS, Result, examine
 from nvgraft_cli.doctor.patient import Patient
 from nvgraft_cli.doctor.verdict import Verdict, container_verdict
 from nvgraft_cli.explain.directories import path_of
@@ -204,7 +207,18 @@ class _Computation:
         self._paths: dict[str, int] = {}
         self._judged: dict[Hashable, int] = {}
         self._results: dict[WhatIfResult, int] = {}
-        self._proved: dict[Hashable, list[Proof]] = {}
+        self._proved: dict[Hashable, tuple[list[Proof], tuple[int, ...]]] = {}
+        self._found: dict[Combination, int] = {}
+        #: Files and capabilities -> the first plan with them.
+        self._examined: dict[Hashable, _PlannedCombination] = {}
+        #: Mode -> the devices of its first plan that gives a container the driver.
+        self._usual: dict[str, str | None] = {}
+        #: Mode and capabilities -> the plan with the usual devices of the mode.
+        self._with_usual: dict[tuple[str, frozenset[str]], _PlannedCombination] = {}
+        #: Mode, application profile and devices -> plans with the usual devices and with these.
+        self._exchanged: dict[
+            tuple[str, str, str | None], tuple[_PlannedCombination, _PlannedCombination]
+        ] = {}
         asked = Combination(case.mode, None, capabilities)
         self._whatif = WhatIf(asked)
         self._whatif.modes = [asked.mode]
@@ -301,7 +315,8 @@ class _Computation:
             return
         try:
             self._bound(self._left())
-            modes = [mode for mode in self._whatif.heeding if self._makes_a_difference(name, mode)]
+            heeding = [mode for mode in self._whatif.modes if mode in self._whatif.heeding]
+            modes = [mode for mode in heeding if self._makes_a_difference(name, mode)]
         except OutOfBounds:
             self._leave_out(f"{name} is left out", _NO_TIME)
             return
@@ -387,37 +402,101 @@ class _Computation:
 
     def _result(self, one: Combination) -> int:
         """Return the number of the result of a combination."""
+        if one not in self._found:
+            self._found[one] = self._judge(self._composed(one) or self._plan(one))
+        return self._found[one]
+
+    def _plan(self, one: Combination) -> "_PlannedCombination":
+        """Plan a combination."""
         case = self._changed(one)
-        patient = Patient(case.host, case.given, [], case=case, pod=self._pod)
         plan, refusal = case.outcome
         if isinstance(refusal, OutOfBounds) and self._seconds:
             raise refusal
         numbers = frozenset(map(self._number, plan.actions))
         for link in plan.links:
             self._links.setdefault(link)
+        edited = (one.mode, one.capabilities) if case.by_edits else ()
+        patient = Patient(case.host, case.given, [], case=case, pod=self._pod)
+        planned = _PlannedCombination(one, plan, numbers, self._unseen, edited, lambda: patient)
+        if isinstance(plan, Injection) and not case.by_edits:
+            self._remember(planned, profile_of(plan.request.capabilities))
+        return planned
+
+    def _remember(self, planned: "_PlannedCombination", profile: str) -> None:
+        """Keep a plan that gives a container the driver, for combinations that follow from it."""
+        mode, devices, capabilities = planned.one
+        if devices == self._usual.setdefault(mode, devices):
+            self._with_usual[mode, capabilities] = planned
+        elif usual := self._with_usual.get((mode, capabilities)):
+            self._exchanged.setdefault((mode, profile, devices), (usual, planned))
+
+    def _composed(self, one: Combination) -> "_PlannedCombination | None":
+        """Return the plan of a combination that follows from other plans, or None.
+
+        Other devices change the same whatever the capabilities are, apart from the application
+        profile.
+        """
+        files = self._with_usual.get((one.mode, one.capabilities))
+        if files is None or not isinstance(files.plan, Injection):
+            return None
+        profile = profile_of(files.plan.request.capabilities)
+        usual, other = self._exchanged.get((one.mode, profile, one.devices), (files, files))
+        if other is files or not isinstance(other.plan, Injection):
+            return None
+        numbers = files.numbers - (usual.numbers - other.numbers) | (other.numbers - usual.numbers)
+        plan = copy(files.plan)
+        plan.reason = other.plan.reason
+        plan.request = copy(files.plan.request)
+        plan.request.devices = other.plan.request.devices
+        plan.request.devices_from = other.plan.request.devices_from
+
+        def patient() -> Patient:
+            every = list(self._actions)
+            plan.actions = tuple(every[number] for number in sorted(numbers))
+            # Its config.json is that of the other capabilities: checks of devices do not read them.
+            case = other.patient.case.with_plan(plan)
+            made = Patient(case.host, case.given, [], case=case, pod=self._pod)
+            made.openable_devices = other.patient.openable_devices
+            return made
+
+        return _PlannedCombination(one, plan, numbers, self._unseen, files.edited, patient)
+
+    def _judge(self, planned: "_PlannedCombination") -> int:
+        """Return the number of the result of a planned combination."""
+        plan, numbers = planned.plan, planned.numbers
         # What doctor judges by: the plan, and in a mode with CDI edits what is asked for.
         asked = plan.request if isinstance(plan, Injection) else None
-        edited = (one.mode, one.capabilities) if case.by_edits else ()
-        key = (plan.decision, plan.reason, asked, numbers, plan.links, edited)
+        key = (plan.decision, plan.reason, asked, numbers, plan.links, planned.edited)
         if key not in self._judged:
-            proofs = self._proofs(case, plan, (numbers - self._unseen, plan.links, edited))
-            patient.know(proofs)
-            self._judged[key] = self._stored(plan, self._verdict(patient), numbers, proofs)
+            proofs = self._proofs(planned)
+            self._judged[key] = self._stored(plan, self._verdict(planned), numbers, proofs)
         return self._judged[key]
 
+    def _verdict(self, planned: "_PlannedCombination") -> Verdict:
+        try:
+            if planned.plan.decision != "inject":
+                return container_verdict(planned.patient, planned.results)
+            # With equal files and capabilities only the checks of devices are made again.
+            files = planned.files, planned.one.capabilities
+            first = self._examined.setdefault(files, planned)
+            if first is planned:
+                return container_verdict(planned.patient, planned.results)
+            patient = first.patient.with_devices(planned.patient)
+            return container_verdict(patient, examine(patient, first.results_of_files))
+        except OutOfBounds as refusal:
+            if self._seconds:
+                raise
+            words = f"This container was not judged: {refusal.text}."
+            return Verdict("plain", "Not checked", words)
+
     def _stored(
-        self, plan: Plan, verdict: Verdict, numbers: frozenset[int], proofs: list[Proof]
+        self, plan: Plan, verdict: Verdict, numbers: frozenset[int], proofs: tuple[int, ...]
     ) -> int:
         """Store a result, unless there is an equal one; return its number."""
         paths = [self._paths.setdefault(path, len(self._paths)) for path, _ in plan.links]
         paths += [self._path[number] for number in numbers if number in self._path]
-        found = []
-        for proof in proofs:
-            if proof not in self._whatif.proofs:
-                self._whatif.proofs.append(proof)
-            found.append(self._whatif.proofs.index(proof))
         mounts = frozenset(self._mount[number] for number in numbers if number in self._mount)
-        result = WhatIfResult(plan.decision, verdict, mounts, frozenset(paths), tuple(found))
+        result = WhatIfResult(plan.decision, verdict, mounts, frozenset(paths), proofs)
         number = self._results.setdefault(result, len(self._results))
         if number == len(self._whatif.results):
             self._whatif.results.append(result)
@@ -439,20 +518,57 @@ class _Computation:
                 self._unseen.add(number)
         return number
 
-    def _verdict(self, patient: Patient) -> Verdict:
-        try:
-            return container_verdict(patient, examine(patient))
-        except OutOfBounds as refusal:
-            if self._seconds:
-                raise
-            words = f"This container was not judged: {refusal.text}."
-            return Verdict("plain", "Not checked", words)
+    def _proofs(self, planned: "_PlannedCombination") -> tuple[int, ...]:
+        """Return the numbers of what programs find. Device nodes make no difference to it."""
+        if planned.files not in self._proved:
+            proofs = driver_proofs(planned.patient.proofs, planned.plan)
+            self._proved[planned.files] = proofs, tuple(map(self._proof_number, proofs))
+        proofs, numbers = self._proved[planned.files]
+        planned.patient.proofs.know(proofs)
+        return numbers
 
-    def _proofs(self, case: Case, plan: Plan, key: Hashable) -> list[Proof]:
-        """Return what programs find. Device nodes make no difference to it.
+    def _proof_number(self, proof: Proof) -> int:
+        """Return the number of a proof, the same for equal ones."""
+        if proof not in self._whatif.proofs:
+            self._whatif.proofs.append(proof)
+        return self._whatif.proofs.index(proof)
 
-        :param key: what makes a difference.
-        """
-        if key not in self._proved:
-            self._proved[key] = driver_proofs(case, plan)
-        return self._proved[key]
+
+class _PlannedCombination:
+    """A combination with its plan.
+
+    :ivar numbers: of its actions.
+    :ivar edited: what is asked for, if CDI edits answer it.
+    :ivar files: what makes a difference to loaders: not device nodes.
+    """
+
+    def __init__(
+        self,
+        one: Combination,
+        plan: Plan,
+        numbers: frozenset[int],
+        unseen: set[int],
+        edited: Hashable,
+        patient: Callable[[], Patient],
+    ) -> None:
+        self.one = one
+        self.plan = plan
+        self.numbers = numbers
+        self.edited = edited
+        self.files = (numbers - unseen, plan.links, edited)
+        self._make_patient = patient
+
+    @cached_property
+    def patient(self) -> Patient:
+        """What doctor examines."""
+        return self._make_patient()
+
+    @cached_property
+    def results(self) -> list[Result]:
+        """The results of all checks; none where the refusal alone counts."""
+        return [] if self.plan.decision == "refuse" else examine(self.patient)
+
+    @cached_property
+    def results_of_files(self) -> list[Result]:
+        """The results that stay the same with other devices."""
+        return [result for result in self.results if result.failure.id not in DEVICE_CHECKS]

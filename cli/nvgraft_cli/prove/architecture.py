@@ -1,10 +1,9 @@
 """Tell whether the kernel of a host runs a program of an image."""
 
 from nvgraft.formats.tree import PathError, Tree
-from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.dynamic import BadElf, Dynamic, read_dynamic
 from nvgraft_cli.case.planned_tree import PlannedTree
-from nvgraft_cli.prove.program import started_program
+from nvgraft_cli.prove.program import StartedProgram
 
 #: The kernel's name of an architecture -> machines of the ELF files that it runs.
 _RUNS = {
@@ -39,11 +38,13 @@ def exec_format_error(program: str, architecture: str, machine: str) -> str:
 
 
 def foreign_program(
-    tree: PlannedTree, container: ContainerSide, machine: str
+    tree: PlannedTree, started: StartedProgram, machine: str
 ) -> tuple[str, str] | None:
-    """Return the path and the architecture of the container's program if a host does not run it."""
-    path = started_program(tree, container).path
-    for candidate in (path, _SHELL):
+    """Return the path and the architecture of the container's program if a host does not run it.
+
+    :param started: the container's program.
+    """
+    for candidate in (started.path, _SHELL):
         facts = _facts(tree, candidate)
         if facts is not None:
             architecture = foreign_architecture(facts, machine)

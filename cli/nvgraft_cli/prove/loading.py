@@ -6,7 +6,9 @@ SONAME; versions are checked at the end. Relocation is not tried: missing symbol
 
 import posixpath
 from collections import deque
+from copy import copy
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import PathError
@@ -108,41 +110,53 @@ class Load:
     scripted: str = ""
 
 
-def load(
-    name: str,
-    tree: PlannedTree,
-    searcher: Searcher,
-    program: Requester | None,
-    after: str = "",
-) -> Load:
-    """Load a library as ``program`` does with dlopen(), or start ``program``.
+class RunningProgram:
+    """A program that loads libraries with dlopen(). It is started when it loads the first one.
 
-    :param name: the SONAME or path that dlopen() gets, or the program's own path.
-    :param program: the running program, whose RPATH or RUNPATH counts; None if it is not known.
-    :param after: the path of a library that the program opens before. CUDA's runtime among its
-        objects, or else the library itself, then opens ``name``: its RPATH and RUNPATH count.
+    :param started: the program, whose RPATH or RUNPATH counts; None if it is not known.
     """
-    loading = _LoadedObjects(tree, searcher)
-    if program is not None:
-        started = loading.start(program)
-        loading.load_needed([(started, []), *loading.preload(program)])
-        loading.check_versions()
-        if started.path == name or loading.failures:
+
+    def __init__(self, tree: PlannedTree, searcher: Searcher, started: Requester | None) -> None:
+        self._tree = tree
+        self._searcher = searcher
+        self._started = started
+
+    @cached_property
+    def _start(self) -> tuple["_LoadedObjects", Object | None, list[str], dict[str, str]]:
+        """Objects of the start, that of the program, and what the search does not know then."""
+        loading, root = _LoadedObjects(self._tree, self._searcher), None
+        if self._started is not None:
+            root = loading.start(self._started)
+            loading.load_needed([(root, []), *loading.preload(self._started)])
+            loading.check_versions()
+            loading.program_is_running()
+        return loading, root, self._searcher.unknown, self._searcher.perhaps
+
+    def load(self, name: str, after: str = "") -> Load:
+        """Load a library, or start the program.
+
+        :param name: the SONAME or path that dlopen() gets, or the program's own path.
+        :param after: the path of a library that the program opens before. CUDA's runtime among its
+            objects, or else the library itself, then opens ``name``: its RPATH and RUNPATH count.
+        """
+        start, started, unknown, perhaps = self._start
+        self._searcher.unknown, self._searcher.perhaps = list(unknown), dict(perhaps)
+        loading = start.copy()
+        if started is not None and (started.path == name or loading.failures):
             return loading.outcome(started)
-        loading.program_is_running()
-    chain = [] if program is None else [program]
-    if after:
-        chain = loading.opened_before(after, chain)
-    root = loading.loaded(name)
-    if root is None:
-        located = loading.find("" if program is None else program.path, name, chain)
-        if located is None:
-            return loading.outcome(None)
-        root = loading.enter(name, located)
-    if not root.already_loaded:
-        loading.load_needed([(root, chain)])
-        loading.check_versions()
-    return loading.outcome(root)
+        chain = [] if self._started is None else [self._started]
+        if after:
+            chain = loading.opened_before(after, chain)
+        root = loading.loaded(name)
+        if root is None:
+            located = loading.find("" if started is None else started.path, name, chain)
+            if located is None:
+                return loading.outcome(None)
+            root = loading.enter(name, located)
+        if not root.already_loaded:
+            loading.load_needed([(root, chain)])
+            loading.check_versions()
+        return loading.outcome(root)
 
 
 class _LoadedObjects:
@@ -162,6 +176,14 @@ class _LoadedObjects:
         self._unknown: list[str] = []
         self._ignored: list[str] = []
         self._enter_loader()
+
+    def copy(self) -> "_LoadedObjects":
+        """Return the same objects, to which others can be added."""
+        other = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | list | set):
+                setattr(other, name, value.copy())
+        return other
 
     def outcome(self, root: Object | None) -> Load:
         return Load(

@@ -4,7 +4,8 @@ This is what other commands ask: ``doctor``, ``why`` and ``explain`` have no rul
 about loading.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import cached_property
 
 from nvgraft.formats.tree import OutOfBounds
 from nvgraft.plan.actions import Injection
@@ -12,7 +13,7 @@ from nvgraft.request.config import capability_names
 from nvgraft.request.request import Request
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.prove.loading import Load
-from nvgraft_cli.prove.proof import Proof, prove
+from nvgraft_cli.prove.proof import Proof, library_prover, prove
 from nvgraft_specs import names
 
 #: Libraries that programs open, and the capabilities of which one mounts them. Vulkan opens
@@ -58,15 +59,41 @@ def prove_in_case(what: str, case: Case, program: str | None = None) -> Proof:
     return prove(what, program, case.planned_tree, plan, case.container, case.host.isa_level)
 
 
-def prove_opened(name: str, case: Case) -> Proof | None:
-    """Answer whether a library loads that the container's program opens.
+class CaseProofs:
+    """What loads in the container of one case, each thing asked once."""
 
-    It is None where the container gets nothing, or its files are not known. An image that is
-    beyond a bound makes the answer unknown.
-    """
-    if not isinstance(case.outcome[0], Injection) or not case.container.rootfs_known:
-        return None
-    try:
-        return prove_in_case(name, case)
-    except OutOfBounds as refusal:
-        return Proof(name, "unknown", "", "", Load(None, unknown=[refusal.text]), ())
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._proofs: dict[str, Proof] = {}
+
+    def know(self, proofs: Iterable[Proof]) -> None:
+        """Take answers that the caller has already."""
+        self._proofs |= {proof.what: proof for proof in proofs}
+
+    def proof(self, what: str) -> Proof:
+        """Answer whether ``what`` loads in the container, which is not refused."""
+        if what not in self._proofs:
+            self._proofs[what] = (
+                prove_in_case(what, self._case) if "/" in what else self._library_prover(what)
+            )
+        return self._proofs[what]
+
+    @cached_property
+    def _library_prover(self) -> Callable[[str], Proof]:
+        case = self._case
+        plan, _ = case.outcome
+        return library_prover(None, case.planned_tree, plan, case.container, case.host.isa_level)
+
+    def opened(self, name: str) -> Proof | None:
+        """Answer whether a library loads that the container's program opens.
+
+        It is None where the container gets nothing, or its files are not known. An image that is
+        beyond a bound makes the answer unknown.
+        """
+        case = self._case
+        if not isinstance(case.outcome[0], Injection) or not case.container.rootfs_known:
+            return None
+        try:
+            return self.proof(name)
+        except OutOfBounds as refusal:
+            return Proof(name, "unknown", "", "", Load(None, unknown=[refusal.text]), ())

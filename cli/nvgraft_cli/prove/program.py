@@ -20,7 +20,6 @@ from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.access import access_of
 from nvgraft_cli.prove.search import count_paths, default_loader
 from nvgraft_cli.prove.shell_files import SCRIPT_LIMIT
-from nvgraft_cli.prove.shell_run import run_script
 from nvgraft_cli.prove.shell_state import UNKNOWN
 from nvgraft_cli.prove.user import User, named_user
 
@@ -222,11 +221,13 @@ def missing_program(tree: PlannedTree, container: ContainerSide) -> StartFailure
     return started_program(tree, container).error
 
 
-def missing_loader(tree: PlannedTree, container: ContainerSide) -> str:
-    """Return the words of the kernel for a program whose loader the image lacks, or ""."""
+def missing_loader(tree: PlannedTree, container: ContainerSide, started: StartedProgram) -> str:
+    """Return the words of the kernel for a program whose loader the image lacks, or "".
+
+    :param started: the container's program.
+    """
     if not container.arguments or not tree.listdir("/"):
         return ""
-    started = started_program(tree, container)
     if started.starters or started.error or not started.path:
         return ""
     try:
@@ -461,6 +462,8 @@ def _of_shell(tree: PlannedTree, start: _Start) -> _Start | None:
         except (OSError, PathError):
             return None
         arguments = words
+    from nvgraft_cli.prove.shell_run import run_script  # images rarely start by a script
+
     outcome = run_script(
         text,
         arguments,

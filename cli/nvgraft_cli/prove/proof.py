@@ -2,7 +2,7 @@
 
 import errno
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.access import access_of
 from nvgraft_cli.prove.architecture import exec_format_error, foreign_architecture
 from nvgraft_cli.prove.final_file import NO_FILE, FinalFile, LoadedFrom, final_file
-from nvgraft_cli.prove.loading import NOT_FOUND, Failure, Load, Object, load
+from nvgraft_cli.prove.loading import NOT_FOUND, Failure, Load, Object, RunningProgram
 from nvgraft_cli.prove.program import (
     StartedProgram,
     missing_program,
@@ -222,57 +222,95 @@ def prove(
     :param isa_level: the level of the host's x86-64 processor; None if it is not known.
     :raises InputError: when ``program`` is not in the container.
     """
+    if "/" not in what:
+        return library_prover(program, tree, plan, container, isa_level)(what)
     notes: list[str] = []
     facts = None
-    if "/" in what:
+    try:
+        facts = read_dynamic(tree, tree.resolve(posixpath.join(container.working_directory, what)))
+    except NotRecorded:
+        notes.append(
+            f"the snapshot does not record which loader {what} names: the usual one is assumed"
+        )
+    except (BadElf, OSError, PathError) as error:
+        words, fault = f"{what}: {_words(error)}", LoadFault.OTHER
+        missing = isinstance(error, OSError) and error.errno == errno.ENOENT
+        if missing and ".so" in posixpath.basename(what):
+            words, fault = f"{what}: {NOT_FOUND}", LoadFault.NOT_FOUND
+        failure = Failure("", what, words, fault, what)
+        return Proof(what, "no", "", "none", Load(None, [failure]), tuple(notes))
+    if facts is not None and _is_program(facts):
         try:
-            facts = read_dynamic(
-                tree, tree.resolve(posixpath.join(container.working_directory, what))
-            )
-        except NotRecorded:
-            notes.append(
-                f"the snapshot does not record which loader {what} names: the usual one is assumed"
-            )
-        except (BadElf, OSError, PathError) as error:
-            words, fault = f"{what}: {_words(error)}", LoadFault.OTHER
-            missing = isinstance(error, OSError) and error.errno == errno.ENOENT
-            if missing and ".so" in posixpath.basename(what):
-                words, fault = f"{what}: {NOT_FOUND}", LoadFault.NOT_FOUND
-            failure = Failure("", what, words, fault, what)
-            return Proof(what, "no", "", "none", Load(None, [failure]), tuple(notes))
-        if facts is not None and _is_program(facts):
-            try:
-                _check_machine(what, facts, tree)
-            except _Foreign as error:
-                return _not_started(what, error, notes)
-        if facts is not None and _is_static(facts):
-            file = tree.resolve(what)
-            static = Object(what, what, file, "by its path", tree.from_host(file), facts)
-            side = LoadedFrom.HOST if static.from_host else LoadedFrom.IMAGE
-            final = FinalFile(side, file, static.how)
-            return Proof(what, "yes", "", "none: it is statically linked", Load(static), (), final)
+            _check_machine(what, facts, tree)
+        except _Foreign as error:
+            return _not_started(what, error, notes)
+    if facts is not None and _is_static(facts):
+        file = tree.resolve(what)
+        static = Object(what, what, file, "by its path", tree.from_host(file), facts)
+        side = LoadedFrom.HOST if static.from_host else LoadedFrom.IMAGE
+        final = FinalFile(side, file, static.how)
+        return Proof(what, "yes", "", "none: it is statically linked", Load(static), (), final)
     requester: Requester | None = None
     started = StartedProgram("", dict(container.spec.env), container.working_directory)
     if facts is not None and facts.interp is not None:
         requester = _requester(what, tree, facts)
-    elif "/" not in what or facts is not None:
+    elif facts is not None:
         try:
             requester, started = _opening_program(program, tree, container, notes)
         except _Foreign as error:
             return _not_started(what, error, notes)
+    return _prover(facts, requester, started, tree, plan, container, isa_level, notes)(what)
+
+
+def library_prover(
+    program: str | None,
+    tree: PlannedTree,
+    plan: Plan,
+    container: ContainerSide,
+    isa_level: str | None,
+) -> Callable[[str], Proof]:
+    """Return the function that answers for libraries which a program opens by their SONAMEs.
+
+    The program and its loader are looked up once. Parameters and errors are those of
+    :func:`prove`.
+    """
+    notes: list[str] = []
+    try:
+        requester, started = _opening_program(program, tree, container, notes)
+    except _Foreign as error:
+        foreign = error
+        return lambda what: _not_started(what, foreign, notes)
+    return _prover(None, requester, started, tree, plan, container, isa_level, notes)
+
+
+def _prover(
+    facts: Dynamic | None,
+    requester: Requester | None,
+    started: StartedProgram,
+    tree: PlannedTree,
+    plan: Plan,
+    container: ContainerSide,
+    isa_level: str | None,
+    notes: list[str],
+) -> Callable[[str], Proof]:
+    """Return the function that answers for what a program opens.
+
+    :param facts: of what is opened; None where they are not known.
+    :param requester: the program; None where it is not known, ``started`` how it is started.
+    """
     first = facts if requester is None else requester.facts
     machine, bits = _machine(tree) if first is None else (first.machine, first.bits)
     path = started.loader or (
         first.interp if first is not None and first.interp else default_loader(machine, bits)
     )
-    opened_by = "" if requester is None or requester.path == what else requester.path
     try:
         loader = _static_loader(tree, requester) or read_loader(tree, path, machine, bits)
     except OSError as error:
-        return _without_loader(what, path, opened_by, error, tree, notes)
+        missing, program = error, "" if requester is None else requester.path
+        return lambda what: _without_loader(what, path, program, missing, tree, notes)
     return Opener(
         tree, plan, container, requester, started, loader, (machine, bits), isa_level, notes
-    ).proof(what)
+    ).proof
 
 
 def open_program(
@@ -356,7 +394,7 @@ class Opener:
         self._changes = started.changes
         self._computed = next(iter(started.unknown), "")
         self._searcher.unknown += started.unknown
-        self._unknown = tuple(self._searcher.unknown)
+        self._program = RunningProgram(tree, self._searcher, requester)
 
     def proof(self, what: str, after: str = "") -> Proof:
         """Answer whether a library loads that the program opens.
@@ -364,9 +402,7 @@ class Opener:
         :param after: the path of a library that the program has opened before. Of the objects
             that came with it, CUDA's runtime opens ``what``, or else the library itself does.
         """
-        self._searcher.unknown = list(self._unknown)
-        self._searcher.perhaps = {}
-        outcome = load(what, self._tree, self._searcher, self._requester, after)
+        outcome = self._program.load(what, after)
         outcome.computed = self._computed
         outcome.scripted = _scripted(what, outcome.root, self._changes)
         if outcome.scripted:
@@ -429,24 +465,28 @@ def _requester(path: str, tree: PlannedTree, facts: Dynamic) -> Requester:
 
 
 def _without_loader(
-    what: str, path: str, opened_by: str, error: OSError, tree: PlannedTree, notes: list[str]
+    what: str, path: str, program: str, error: OSError, tree: PlannedTree, notes: list[str]
 ) -> Proof:
-    """Return the answer for an image that lacks the loader ``path``."""
+    """Return the answer for an image that lacks the loader ``path``.
+
+    :param program: the one that opens ``what``; "" where it is not known.
+    """
     try:
         musl = [name for name in tree.listdir(tree.resolve("/lib")) if name.startswith("ld-musl-")]
     except (OSError, PathError):
         musl = []
     if musl:
-        notes.append(
+        remark = (
             f"the image has musl's loader /lib/{musl[0]}, which cannot load programs and libraries "
             "that are built for glibc"
         )
+        notes = [*notes, remark]
     tried = (Tried(path, _words(error)),)
     if "/" in what:
         failure = Failure(what, path, f"{what}: No such file or directory", tried=tried)
     else:
         words = f"{what}: the image has no loader for glibc"
-        failure = Failure(opened_by, path, words, tried=tried)
+        failure = Failure(program, path, words, tried=tried)
     return Proof(what, "no", "", path, Load(None, [failure]), tuple(notes))
 
 

@@ -17,7 +17,7 @@ from nvgraft.plan.actions import (
     WriteFile,
 )
 from nvgraft_cli.case.planning import Case
-from nvgraft_cli.prove.opened import opened_libraries, prove_opened
+from nvgraft_cli.prove.opened import CaseProofs, opened_libraries
 from nvgraft_cli.prove.proof import Proof
 from nvgraft_cli.shell.text import columns
 from nvgraft_cli.why import edits
@@ -174,7 +174,7 @@ def _loading(subject: Subject, case: Case) -> Proof | None:
     """Return what is loaded under the SONAME by which programs open a subject, if they open it."""
     for name in opened_libraries(names.CAPABILITIES):
         if subject.kind == "library" and name.startswith(f"{subject.row}."):
-            return prove_opened(name, case)
+            return CaseProofs(case).opened(name)
     return None
 
 

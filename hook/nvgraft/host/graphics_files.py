@@ -89,15 +89,18 @@ class FileFinder:
         self._listings: dict[str, list[str]] = {}
         self._libraries: dict[str, list[str]] = {}
         self._directories: list[str] = []
+        self._found: dict[str, tuple[str, Node | None]] = {}
 
     def find(self, path: str) -> tuple[str, Node | None]:
         """Return the path that ``path`` leads to, and its node, or None if it cannot be reached or
         read.
         """
-        try:
-            return self.tree.find(path)
-        except (PathError, OSError):
-            return path, None
+        if path not in self._found:
+            try:
+                self._found[path] = self.tree.find(path)
+            except (PathError, OSError):
+                self._found[path] = path, None
+        return self._found[path]
 
     def matching(self, directories: Iterable[str], pattern: str) -> Iterator[str]:
         """Yield the paths in ``directories`` that match and lead to a file; their links are not

@@ -175,7 +175,7 @@ class _Planner:
         self.library_classes = _switched_on(capabilities, catalogue.LIBRARY_CLASSES)
         self.binary_classes = _switched_on(capabilities, catalogue.BINARY_CLASSES)
         self.compute = "compute" in self.library_classes
-        self.profile = next((name for name in ("display", "graphics") if name in capabilities), "")
+        self.profile = profile_of(capabilities)
 
     # ---- the reference's steps, in its order
 
@@ -602,6 +602,14 @@ class _Planner:
 
     def _access_file(self, path: str) -> ProcEntry | None:
         return next((file for file in self.inventory.mig.access_files if file.path == path), None)
+
+
+def profile_of(capabilities: Collection[str]) -> str:
+    """Return the capability for which a container gets an application profile, or "".
+
+    The profile is the one file that depends on both the capabilities and the devices.
+    """
+    return next((name for name in ("display", "graphics") if name in capabilities), "")
 
 
 def _switched_on(
