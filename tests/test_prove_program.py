@@ -543,6 +543,16 @@ def test_a_volume_that_the_runtime_cannot_mount(
     assert ("does not start: error mounting" in capsys.readouterr().out) is bool(words)
 
 
+def test_files_that_the_runtime_mounts_are_those_of_the_host(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """Graphics files that mode legacy adds for a recorded host need not exist on this machine."""
+    env = ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"]
+    words = ["--host", "debian-a10g-index", "--mode", "legacy"]
+    main(["doctor", "--bundle", made(tmp_path / "b", *env), *words])
+    assert "error mounting" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("elsewhere", ["bundle", "host"])
 def test_volumes_of_another_machine(elsewhere: str, tmp_path: Path, capsys: Captured) -> None:
     """Sources of mounts are not known if the bundle is a copy, whose root.path is on another

@@ -132,6 +132,7 @@ class ContainerSide:
         self.image_env = image_env
         self._reading_seconds = reading_seconds
         self._here = here
+        self._before: ContainerSide | None = None
         self._volumes: ContainerVolumes | None = None
         self._open_rootfs = open_rootfs
         self.beyond: OutOfBounds | None = None
@@ -162,9 +163,12 @@ class ContainerSide:
         container.image_env = None
         return container
 
-    def rewritten(self, data: bytes) -> "ContainerSide":
-        """Return the container with another config.json. It uses the rootfs of this one."""
-        return ContainerSide(
+    def rewritten(self, data: bytes, *, elsewhere: bool = False) -> "ContainerSide":
+        """Return the container with another config.json. It uses the rootfs of this one.
+
+        :param elsewhere: whether the sources of the mounts that this one lacks are not here.
+        """
+        container = ContainerSide(
             self.label,
             self.directory,
             data,
@@ -173,6 +177,8 @@ class ContainerSide:
             image_env=self.image_env,
             here=self._here,
         )
+        container._before = self if elsewhere else self._before
+        return container
 
     def close(self) -> None:
         """Close the rootfs and the volumes."""
@@ -265,8 +271,13 @@ class ContainerSide:
         if self._volumes is None:
             # Where the root file system is not in its place, the bundle is a copy.
             here = self._here and os.path.isdir(rootfs_label(self.spec, self.directory))
+            of_bundle = (self._before or self).member("mounts")
             self._volumes = open_volumes(
-                self.member("mounts"), self.rootfs, self._bounds, self.directory if here else None
+                self.member("mounts"),
+                self.rootfs,
+                self._bounds,
+                self.directory,
+                here=of_bundle if here and isinstance(of_bundle, list) else [],
             )
         return self._volumes
 

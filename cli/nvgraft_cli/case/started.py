@@ -95,7 +95,8 @@ def start(
         why_not = _why_not(remarks)
         return Started(container, acting, remarks, why_not, tuple(look.edits), look.names)
     reason = "" if called else "nvgraft-runtime leaves the hook out: " + _why_not(remarks)
-    return Started(container.rewritten(done.data), acting, remarks, reason)
+    rewritten = container.rewritten(done.data, elsewhere=host.document is not None)
+    return Started(rewritten, acting, remarks, reason)
 
 
 def _hook_program(host: HostSide) -> HookProgram:

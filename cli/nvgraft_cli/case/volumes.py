@@ -6,7 +6,7 @@ config.json binds, where they exist here. They are read within the bounds of the
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,12 +72,12 @@ class ContainerVolumes:
 
 
 def open_volumes(
-    mounts: Any, image: Tree, bounds: Bounds, directory: str | None
+    mounts: Any, image: Tree, bounds: Bounds, directory: str, here: Collection[Any]
 ) -> ContainerVolumes:
     """Return the volumes that ``mounts`` of a config.json stand for, where the image's links lead.
 
-    :param directory: that of the bundle, from which relative sources count; None where config.json
-        does not belong to this machine.
+    :param directory: that of the bundle, from which relative sources count.
+    :param here: those whose sources are on this machine.
     """
     volumes: list[Volume] = []
     error = ""
@@ -98,7 +98,7 @@ def open_volumes(
         flags = frozenset(option for option in options if isinstance(option, str))
         volume = Volume(path, kind == "tmpfs", options=flags)
         binds = kind == "bind" or "bind" in options or "rbind" in options
-        if directory is not None and binds and isinstance(source, str) and source:
+        if binds and isinstance(source, str) and source and mount in here:
             source = os.path.join(directory, source)
             covered = any(f"{path}/".startswith(f"{other.path}/") for other in volumes)
             error = error or _error(path, source, None if covered else image.lstat(path))
