@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from bundles import EVERYTHING, make_bundle
-from images import docker_save
+from images import docker_save, link
 from nvgraft.plan.document import plan_document
 from nvgraft_cli.case.specifications import parse_specification
 from nvgraft_cli.diff.compare import compare
@@ -488,6 +488,28 @@ def test_hosts_are_compared_without_a_container(capsys: Captured) -> None:
     assert moved[0].startswith("  > /usr/lib64 → /usr/lib/x86_64-linux-gnu: 6 driver files: ")
 
 
+def test_a_directory_of_another_version_that_moved_is_one_line(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """Libraries whose SONAME has the version in it, and firmware whose place in the container has
+    it, are one line for each directory of the host.
+    """
+    main(["diff", "eks-t4", "runfile-a10x2"])
+    out = capsys.readouterr().out
+    (moved,) = part(out, "moved")
+    assert moved.startswith("  > /usr/lib64 → /usr/lib/x86_64-linux-gnu: 21 driver files: ")
+    assert "  > " not in "\n".join(part(out, "details"))
+    text = Path(gallery.path("runfile-a10x2")).read_text().replace("560.35.03", "565.57.01")
+    document = json.loads(text.replace("/usr/lib/firmware/", "/opt/firmware/"))
+    link = {"type": "symlink", "target": "/opt/firmware"}
+    document["files"]["/usr/lib/firmware"] = link
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(document))
+    assert main(["diff", "runfile-a10x2", str(other)]) == 1
+    (moved,) = part(capsys.readouterr().out, "moved")
+    assert moved.endswith(": 2 driver files: gsp_ga10x.bin, gsp_tu10x.bin")
+
+
 def test_containers_are_sides(tmp_path: Path, capsys: Captured) -> None:
     """A bundle, a config.json and an image archive are sides with --host."""
     bundle = make_bundle(tmp_path / "b", *EVERYTHING)
@@ -503,6 +525,24 @@ def test_containers_are_sides(tmp_path: Path, capsys: Captured) -> None:
     image = docker_save(tmp_path / "web", [("usr", None)], config={"Env": list(EVERYTHING)})
     assert main(["diff", image, str(other), *host]) == 1
     assert lines_of(capsys.readouterr().out)["GPUs"] == "2 x NVIDIA A10 → 1 x NVIDIA A10"
+
+
+def test_where_a_container_lies_is_no_difference(tmp_path: Path, capsys: Captured) -> None:
+    """Two copies of a container get the same, or are refused with the same words."""
+    host = ["--host", "runfile-a10x2"]
+    usr, in_the_way = ("usr", None), ("usr/bin/nvidia-smi", link("sh"))
+    layers: list[list[tuple[str, Any]]] = [[usr], [usr, in_the_way]]
+    for number, layer in enumerate(layers):
+        copies = [
+            docker_save(tmp_path / f"{name}{number}.tar", layer, config={"Env": list(EVERYTHING)})
+            for name in ("a", "b")
+        ]
+        assert main(["diff", *copies, *host]) == 0
+        out = capsys.readouterr().out
+        assert "rootfs" not in out
+        assert out.startswith("both refuse: nvgraft: mount error: ") is bool(number)
+    bundles = [str(make_bundle(tmp_path / name, *EVERYTHING)) for name in ("c", "d")]
+    assert main(["diff", *bundles, *host]) == 0
 
 
 def test_a_specification_knows_no_capabilities(tmp_path: Path, capsys: Captured) -> None:

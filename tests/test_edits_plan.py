@@ -342,7 +342,9 @@ def test_nodes_of_both_modes_differ_by_what_is_unusual(tmp_path: Path, capsys: C
     bundle = make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=0")
     words = ["diff", "--mode", "legacy,jit-cdi", "--host", "runfile-a10x2", str(bundle)]
     assert main(words) == 1
-    assert "~ device node" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "~ device node" not in out
+    assert "  + environment variable NVIDIA_VISIBLE_DEVICES=void\n" in out
     config = bundle / "config.json"
     document = json.loads(config.read_text())
     document["process"]["user"] = {"uid": 7, "gid": 8}

@@ -443,6 +443,19 @@ def test_gpus_are_taken_from_a_host_that_has_them(tmp_path: Path, capsys: Captur
     assert f"--gpus {new}: this document has no GPUs itself | name" in capsys.readouterr().err
 
 
+def test_gpus_are_taken_from_a_host_of_the_same_architecture(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """No host has GPUs of one architecture and libraries of another one."""
+    root, new = str(unpack(tmp_path / "driver", "runfile-a10x2")), tmp_path / "new.json"
+    assert main(["snapshot", "--root", root, "--gpus", "gb200-580", "-o", str(new)]) == 2
+    assert (
+        "--gpus gb200-580: this host is aarch64, and the driver in"
+        f" {root} is for x86_64 | unpack the packages for aarch64, or name a host of"
+    ) in capsys.readouterr().err
+    assert not new.exists()
+
+
 def test_a_driver_package_keeps_its_driver_root(tmp_path: Path) -> None:
     """A package for another driver root than / is recorded for that root."""
     package = open_package(str(unpack(tmp_path, "runfile-a10x2")), "/run/nvidia/driver", None)

@@ -57,6 +57,8 @@ def compare(a: Side, b: Side) -> Diff:
     """Return how ``b`` differs from ``a``."""
     if "mountinfo" in {a.kind, b.kind}:
         a, b = _without_stand_in(a), _without_stand_in(b)
+    if a.kind == b.kind == "container":
+        a, b = _without_rootfs(a), _without_rootfs(b)
     recorded_apart = (a.gpus is None) != (b.gpus is None)
     if recorded_apart:
         a, b = _of_files(a), _of_files(b)
@@ -196,18 +198,18 @@ class _Comparison:
             _align_sources(ours, theirs)
         names = self._comparable(ours, theirs)
         fields = [name for name in names if ours.get(name) != theirs.get(name)]
-        if kind == "changed":
-            if not fields:
-                return
-            beyond_version = [
-                name
-                for name in fields
-                if self._normal_value(self.a, ours.get(name))
-                != self._normal_value(self.b, theirs.get(name))
-            ]
-            # Members that differ in more than the version decide.
-            kind = "changed" if beyond_version else "version"
-            fields = beyond_version or fields
+        if not fields:
+            return
+        beyond_version = [
+            name
+            for name in fields
+            if self._normal_value(self.a, ours.get(name))
+            != self._normal_value(self.b, theirs.get(name))
+        ]
+        # Members that differ in more than the version decide.
+        if kind == "changed" and not beyond_version:
+            kind = "version"
+        fields = beyond_version or fields
         self._change(
             what,
             kind,
@@ -322,6 +324,19 @@ def _without_stand_in(side: Side) -> Side:
         mounts={path: mount for path, mount in side.mounts.items() if path != _STAND_IN},
         order=None if side.order is None else [path for path in side.order if path != _STAND_IN],
     )
+
+
+def _without_rootfs(side: Side) -> Side:
+    """Return a side of two containers without the place of its files, which its label tells."""
+
+    def inside(reason: str) -> str:
+        return reason.replace(f"{side.rootfs}/", "/") if side.rootfs else reason
+
+    about = {name: fact for name, fact in (side.about or {}).items() if name != "target.rootfs"}
+    if "reason" in about:
+        about["reason"] = inside(about["reason"])
+    decision = side.decision and (side.decision[0], inside(side.decision[1]))
+    return replace(side, about=about, decision=decision)
 
 
 def _as_edits(side: Side) -> Side:

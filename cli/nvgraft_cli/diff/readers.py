@@ -5,6 +5,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nvgraft.base.errors import Refusal
@@ -202,12 +203,17 @@ def _planned(name: str, kind: str, host: "HostSide", container: str, context: Co
             opened.spec  # noqa: B018
             case = Case(host, opened, context.mode)
             plan, refusal = case.outcome
+            rootfs = ""
+            if refusal is not None:
+                with suppress(Refusal):
+                    rootfs = opened.rootfs.label
         if isinstance(refusal, OutOfBounds):
             raise refusal  # two plans that were not made are not known to be equal, either
         report = host.facts.report
     except Refusal as refusal:
         raise InputError(f"{container}: {refusal.text} | {refusal.hint}") from refusal
     side = plan_side(name, json.loads(json.dumps(plan_document(plan))), kind)
+    side.rootfs = rootfs
     # A plan that does not inject has no host and no request.
     side.version, side.cuda = report.driver_version, report.cuda_version
     models = {f"/dev/nvidia{gpu.minor}": gpu.model for gpu in report.gpus}

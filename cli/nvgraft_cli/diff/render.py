@@ -288,7 +288,7 @@ def _entry(change: Change) -> str:
             return str(facts["target"])
         if set(facts) - _QUIET == {"target"}:
             return f"{change.name} -> {facts['target']}"
-        if set(facts) == {"value"}:
+        if set(facts) - _QUIET == {"value"}:
             return f"{change.name}={facts['value']}"
         return str(facts["message"]) if "message" in facts else change.name
     return change.name if facts is None else f"{change.name}: {_value(facts)}"

@@ -86,6 +86,8 @@ class Side:
     edits: bool = False
     #: the expressions that were checked before the plan was made
     requirements: list[str] | None = None
+    #: where the files of a container are that is a side itself
+    rootfs: str = ""
     #: for a host without a container: the outcome of each container of the documentation
     examples: dict[str, str] | None = None
 

@@ -105,6 +105,12 @@ def run(args: argparse.Namespace) -> int:
                 " host that has the GPUs"
             )
         host = open_package(args.root, args.installed_at, None if gpus is None else gpus.facts)
+        if gpus is not None and gpus.facts.machine != host.machine:
+            raise InputError(
+                f"--gpus {args.gpus}: this host is {gpus.facts.machine}, and the driver in"
+                f" {args.root} is for {host.machine} | unpack the packages for"
+                f" {gpus.facts.machine}, or name a host of that architecture"
+            )
         facts = None if gpus is None else recorded_facts(gpus.document or {})
         level = None if gpus is None else gpus.isa_level
     else:
