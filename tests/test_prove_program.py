@@ -20,6 +20,17 @@ from nvgraft_cli.simulate.stubs import Loading, executable
 ELF = executable(X86, "x", ["libc.so.6"], None, LOADER)
 STARTERS = ("bash", "busybox", "env", "tini", "sh", "timeout", "gosu", "nice")
 OTHER = {"opt/x/libcuda.so.1": library("libcuda.so.1")}
+PYTHON = """#!/usr/bin/python3
+import os, sys
+os.environ["LD_LIBRARY_PATH"] = "/opt/x"
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+RUN = "#!/usr/bin/sh\nexport LD_LIBRARY_PATH=/opt/x\nexec app\n"
+CONDA: dict[str, str | bytes] = {
+    "usr/bin/conda": ELF,
+    "opt/conda/envs/ml/bin/other": ELF,
+    "opt/conda/envs/ml/etc/conda/activate.d/a.sh": "export LD_LIBRARY_PATH=/opt/x\n",
+}
 ENTRYPOINT = b'#!/bin/sh\nset -e\nif [ "$1" = x ]; then\n  exit 1\nfi\nexec "$@"\n'
 
 
@@ -379,9 +390,19 @@ def test_a_library_on_a_volume_without_the_right_to_execute(
         ("ldconfig", 0, 4, ""),
         ("ldconfig", 1000, 4, ""),
         ("ldconfig -p", 0, 4, ""),
-        ("ln -s /opt/x/libcuda.so.1 /srv", 0, 0, "changes by `ln -s /opt/x/libcuda.so.1 /srv`"),
+        ("ln -s /opt/x/libcuda.so.1 /srv", 0, 0, ""),
+        ("ln -s /opt/x/libcuda.so.1 /srv", 1000, 0, "by `ln -s /opt/x/libcuda.so.1 /srv`"),
         ("rm -r /opt/x/", 0, 0, ""),
-        ("LD_LIBRARY_PATH=/opt/x; export LD_LIBRARY_PATH; rm -r /opt/x/", 0, 4, "`rm -r /opt/x/`"),
+        ("export LD_LIBRARY_PATH=/opt/x; rm -r /opt/x/", 0, 0, ""),
+        ("export LD_LIBRARY_PATH=/opt/x; rm -r /opt/x/", 1000, 4, "`rm -r /opt/x/`"),
+        ("mkdir -p /srv/a; cp /opt/x/libcuda.so.1 /srv/a; export LD_LIBRARY_PATH=/srv/a", 0, 4, ""),
+        ("ln -s /opt/x /srv/a; export LD_LIBRARY_PATH=/srv/a", 0, 4, ""),
+        ("mv /opt/x/libcuda.so.1 /srv/; export LD_LIBRARY_PATH=/opt/x", 0, 0, ""),
+        ("if grep -q a /b; then ln -s /opt/x /srv/a; fi", 0, 0, ""),
+        ("curl -o /usr/lib/libcuda.so.1 host/x", 0, 0, "by `curl -o /usr/lib/libcuda.so.1 host/x`"),
+        ("echo /opt/x > /etc/ld.so.conf; ldconfig", 0, 4, ""),
+        ("ldconfig -v /opt/x 2>&1 >/dev/null", 0, 4, ""),
+        ("ldconfig -n /opt/x", 0, 0, ""),
         ("conda activate x", 0, 0, "what `conda activate x` sets"),
     ],
 )
@@ -396,11 +417,12 @@ def test_what_a_script_does_before_it_starts_the_program(
     )
     root = tmp_path / "b/rootfs"
     put(root / "entry.sh", f'#!/usr/bin/sh\n{line}\nexec "$@"\n')
-    if "ldconfig" in line:
+    if line in {"ldconfig", "ldconfig -p"}:
         put(root / "etc/ld.so.conf", "/opt/x\n/lib/x86_64-linux-gnu\n/usr/lib/x86_64-linux-gnu\n")
     found, (proof,) = run_prove(capsys, "--bundle", path)
     assert found == code
-    assert ("writes anew" in proof["file"]["how"]) is (line == "ldconfig" and uid == 0)
+    rewritten = "ldconfig" in line and " -p" not in line and " -n" not in line and uid == 0
+    assert ("writes anew" in proof["file"]["how"]) is rewritten
     told = [text for text in proof["unknown"] if text.startswith("what ")]
     assert len(told) == bool(fact)
     assert all(fact in text for text in told)
@@ -569,6 +591,107 @@ def test_volumes_of_another_machine(elsewhere: str, tmp_path: Path, capsys: Capt
     config["mounts"] = [{"destination": "/opt", "source": "/srv/none", "options": ["rbind"]}]
     Path(path, "config.json").write_text(json.dumps(config))
     assert run_prove(capsys, "--bundle", path, host=host)[0] == 0
+
+
+SUPERVISED = "[program:one]\ncommand=app -x\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "files", "code", "unknown"),
+    [
+        (["/run.py", "app"], {"run.py": PYTHON}, 4, ""),
+        (["python3", "-u", "/run.py", "app"], {"run.py": PYTHON}, 4, ""),
+        (["python3", "-c", PYTHON, "app"], {}, 4, ""),
+        (
+            ["python3", "/run.py", "app"],
+            {
+                "run.py": "import random\n"
+                + PYTHON.replace("os.exec", "random.random() and os.exec")
+            },
+            0,
+            "what the script becomes by os.execvp in line 5 (/run.py)",
+        ),
+        (
+            ["perl", "/run.pl", "app"],
+            {"run.pl": "$ENV{LD_LIBRARY_PATH} = '/opt/x';\nexec @ARGV;"},
+            4,
+            "",
+        ),
+        (["flock", "-n", "/x", "env", "LD_LIBRARY_PATH=/opt/x", "app"], {}, 4, ""),
+        (["flock", "/x", "-c", "LD_LIBRARY_PATH=/opt/x app"], {}, 4, ""),
+        (
+            ["supervisord", "-c", "/s.conf"],
+            {"s.conf": SUPERVISED + 'environment=A="1",LD_LIBRARY_PATH="%(ENV_PLACE)s"\n'},
+            4,
+            "",
+        ),
+        (
+            ["supervisord"],
+            {
+                "etc/supervisord.conf": "[include]\nfiles = s/*.conf\n[supervisord]\nenvironment=LD_LIBRARY_PATH=/opt/x",
+                "etc/s/a.conf": SUPERVISED,
+                "etc/s/b.conf": SUPERVISED.replace("one", "two").replace("app", "/bin/sleep"),
+                "etc/s/c.conf": SUPERVISED.replace("one", "three") + "autostart=false\n",
+            },
+            4,
+            "",
+        ),
+        (
+            ["supervisord", "--configuration=/s.conf"],
+            {"s.conf": SUPERVISED + SUPERVISED.replace("one", "two")},
+            0,
+            "which of the programs that /usr/bin/supervisord starts opens the library",
+        ),
+        (
+            ["s6-svscan", "/s"],
+            {"s/a/run": RUN, "s/.x/run": RUN, "s/b/run": RUN, "s/b/down": ""},
+            4,
+            "",
+        ),
+        (["/init"], {"init": ELF, "etc/s6/x": "", "etc/services.d/a/run": RUN}, 4, ""),
+        (["/init", "env", "LD_LIBRARY_PATH=/opt/x", "app"], {"init": ELF, "etc/s6/x": ""}, 4, ""),
+        (
+            ["systemd"],
+            {},
+            0,
+            "which of the programs that /usr/bin/systemd starts opens the library",
+        ),
+        (["conda", "run", "-n", "ml", "--no-capture-output", "app"], CONDA, 4, ""),
+        (["micromamba", "run", "-p", "/opt/conda/envs/ml", "app"], CONDA, 4, ""),
+        (["conda", "run", "-n", "none", "app"], CONDA, 0, "what `conda run -n none app` starts"),
+        (["bash", "-c", "conda activate ml && exec app"], CONDA, 4, ""),
+        (
+            ["bash", "-c", "conda activate none; exec app"],
+            CONDA,
+            0,
+            "what `conda activate none` sets",
+        ),
+        (["bash", "-c", "echo 'export LD_LIBRARY_PATH=/opt/x; app' >/r; bash /r"], {}, 4, ""),
+        (["bash", "-c", "echo 'LD_LIBRARY_PATH=/opt/x' >/r; set -a; . /r; app"], {}, 4, ""),
+    ],
+)
+def test_programs_that_start_the_program(
+    args: list[str],
+    files: dict[str, str | bytes],
+    code: int,
+    unknown: str,
+    tmp_path: Path,
+    capsys: Captured,
+) -> None:
+    """Scripts of Python and Perl, supervisors and conda are followed where that is plain, and it is
+    told where it is not.
+    """
+    path = made(tmp_path / "b", "PLACE=/opt/x", args=args)
+    names = ("python3", "perl", "flock", "supervisord", "s6-svscan", "systemd", "micromamba")
+    for name in names:
+        put(tmp_path / "b/rootfs/usr/bin" / name, ELF)
+    for name, content in files.items():
+        put(tmp_path / "b/rootfs" / name, content)
+    found, (proof,) = run_prove(capsys, "--bundle", path)
+    assert found == code
+    told = [text for text in proof["unknown"] if not text.startswith("the search directories")]
+    assert all(text.startswith(unknown) for text in told)
+    assert bool(told) is bool(unknown)
 
 
 @pytest.mark.parametrize("source", ["volume", "link", "volume/libcuda.so.470.57.02"])

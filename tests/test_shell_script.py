@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nvgraft.formats.tree import open_tree_at
+from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.prove.shell_run import ScriptOutcome, run_script
-from nvgraft_cli.prove.shell_state import UNKNOWN
 
 
 def found(name: str, _variables: Mapping[str, str], _directory: str) -> str | None:
@@ -30,6 +30,65 @@ def follow(
         return run_script(text, words, variables, "/work", tree, uid, found)
     finally:
         tree.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "value"),
+    [
+        ("echo 'X=1' > /tmp/a; . /tmp/a", "1"),
+        ("echo X=1 >/tmp/a; echo X=2 >> /tmp/a; . /tmp/a", "2"),
+        ("printf 'X=%s\\n' 1 2 | tee -a /tmp/a >/dev/null; . /tmp/a", "2"),
+        ("cat > /tmp/a <<E\nX=$Y/1\nE\nY=3; . /tmp/a", "2/1"),
+        ("cat > /tmp/a <<'E'\nX=$Y/1\nE\nY=3; . /tmp/a", "3/1"),
+        ("cat <<-E | cat > /tmp/a\n\tX=\\$Y\n\tE\nY=3; . /tmp/a", "3"),
+        ("{ echo X=1; echo X=2; } > /tmp/a; . /tmp/a", "2"),
+        ("f() { echo X=1; }; f > /tmp/a; . /tmp/a", "1"),
+        ("(cd /tmp; echo X=1 > a); cd /tmp; . ./a", "1"),
+        ("cp /etc/plain.env /tmp/a; . /tmp/a", "plain"),
+        ("ln -s plain.env /etc/new; . /etc/new", "plain"),
+        ("mv /etc/plain.env /tmp/; [ -e /etc/plain.env ] || . /tmp/plain.env", "plain"),
+        ("rm /etc/plain.env; [ -f /etc/plain.env ] && X=there", None),
+        ("mkdir -p /tmp/a/b; [ -d /tmp/a ] && X=there", "there"),
+        ("touch /tmp/a; if [ -f /tmp/a ]; then X=there; fi", "there"),
+        ("echo X=1 > /etc/z.sh; for f in /etc/z*.sh; do . $f; done", "1"),
+        ("export $(cat /etc/plain.env | grep -v '^#' | xargs)", "plain"),
+        ("while IFS== read -r k v; do [ $k = X ] && export $k=$v; done < /etc/plain.env", "plain"),
+        ("read a b <<< 'x y z'; X=$b", "y z"),
+        ("X=$(< /etc/plain.env)", "# text\nX=plain"),
+        ("X=$(echo out; echo err >&2)", "out"),
+        ("X=$(cat /etc/none)", UNKNOWN),
+        ("date > /tmp/a; X=$(cat /tmp/a)", UNKNOWN),
+        ("read X", UNKNOWN),
+        ("echo 'X=$Y' > /tmp/a; X=$(envsubst < /tmp/a)", "X=2"),
+        ('set -- a b; X="$*"', "a b"),
+        ("curl -o /tmp/a host; [ -f /tmp/a ] && X=there", UNKNOWN),
+        ("if grep -q a /b; then echo X=1 > /tmp/a; fi; [ -f /tmp/a ] && X=there", UNKNOWN),
+    ],
+)
+def test_files_that_a_script_writes_and_reads(
+    script: str, value: str | None, tmp_path: Path
+) -> None:
+    """What a script writes, copies, links and removes counts where it reads files again."""
+    outcome = follow(tmp_path, f"{script}\nexport X\nexec app", Y="2")
+    assert outcome is not None
+    assert outcome.environment.get("X") == value
+
+
+@pytest.mark.parametrize(
+    ("script", "fact"),
+    [
+        ("env > /tmp/a; . /tmp/a", "what /tmp/a sets, which a script reads"),
+        ("sed -i s/a/b/ /etc/plain.env; . /etc/plain.env", "what /etc/plain.env sets, which a"),
+        ("echo export $(env) > /tmp/a; . /tmp/a", "what /tmp/a sets, which a script reads"),
+        ("export $(env)", "what `export` of a command's output sets"),
+        ("if grep -q a /b; then echo X=1 > /tmp/a; fi; . /tmp/a", "what /tmp/a sets, which a"),
+    ],
+)
+def test_a_file_of_which_not_all_is_known(script: str, fact: str, tmp_path: Path) -> None:
+    """What a script reads and exports without its being known is told."""
+    outcome = follow(tmp_path, f"{script}\nexec app")
+    assert outcome is not None
+    assert any(told.startswith(fact) for told in outcome.unknown)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +227,9 @@ def test_a_script_of_which_nothing_is_known(script: str, tmp_path: Path) -> None
         "for a in 1 2 3 4 5 6 7 8 9; do " * 30 + ":; " + "done; " * 30,
         "if $(x); then " * 30 + "X=1; " + "fi; " * 30,
         "eval 'eval $X'",
+        "while true; do echo $X$X >> /tmp/a; cat /tmp/a /tmp/a > /tmp/b; done",
+        "cat > /tmp/a <<E\n" + "$X" * 30000 + "\nE\n. /tmp/a",
+        "for a in 1 2 3 4 5 6 7 8; do " * 4 + "ln -s $a $RANDOM; ln -s a b; . b; " + "done; " * 4,
     ],
 )
 def test_a_hostile_script_costs_little(script: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from nvgraft.formats import elf
 from nvgraft.formats.tree import LiveTree, Tree
 from nvgraft.host.snapshot import SnapshotTree
+from nvgraft_cli.case.file_changes import UNKNOWN, TextTree
 from nvgraft_cli.case.image.tree import ImageTree
 from nvgraft_cli.case.layered_tree import LayeredTree
 
@@ -32,6 +33,8 @@ _VERDEF, _VERDAUX = struct.Struct("<HHHHIII"), struct.Struct("<II")
 
 #: The most bytes of an RPATH or RUNPATH; Nix and Bazel write several KiB.
 _PATH_LIMIT = 64 << 10
+#: Bytes of the header of a 32-bit file, and of a text that a script writes.
+_SHORT, _TEXT_LIMIT = 52, 1 << 20
 
 
 class BadElf(Exception):
@@ -119,6 +122,14 @@ def read_dynamic(tree: Tree, path: str) -> Dynamic:
         read: list[Dynamic] = []
         tree.visit([path], lambda _path, content: read.append(read_file(content)))
         return read[0]
+    if isinstance(tree, TextTree):
+        if UNKNOWN.encode() in tree.read(path, _TEXT_LIMIT):
+            raise NotRecorded(path)
+        raise BadElf(
+            "invalid ELF header"
+            if len(tree.read(path, _TEXT_LIMIT)) >= _SHORT
+            else "file too short"
+        )
     if isinstance(tree, LiveTree):
         fd = tree.open(path)
         try:
@@ -158,7 +169,7 @@ def read_file(content: int | elf.FileContent) -> Dynamic:
     :raises BadElf: the loader rejects the file.
     :raises OSError: the file cannot be read.
     """
-    if elf.size_of(content) < 52:
+    if elf.size_of(content) < _SHORT:
         raise BadElf("file too short")
     if elf.read_at(content, 0, 4) != b"\x7fELF":
         raise BadElf("invalid ELF header")

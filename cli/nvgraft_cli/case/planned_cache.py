@@ -6,7 +6,7 @@ instead of a running container.
 
 import errno
 import os
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from nvgraft.apply.cache.content import CacheContent
 from nvgraft.apply.cache.search_path import HWCAPS, SearchPath, is_library_name
@@ -71,12 +71,13 @@ def planned_cache(
     ]
 
 
-def searched_by_ldconfig(tree: Tree, machine: str) -> list[str]:
+def searched_by_ldconfig(tree: Tree, machine: str, given: Sequence[str]) -> list[str]:
     """Return the directories that ldconfig searches when it is run in a container, in order.
 
+    :param given: the directories that it gets as arguments.
     :param machine: the host's ``uname -m``.
     """
-    found = SearchPath(_TreeFiles(tree), (), machine).directories
+    found = SearchPath(_TreeFiles(tree), given, machine).directories
     return [directory.names[0] for directory in found]
 
 

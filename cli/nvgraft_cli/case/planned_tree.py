@@ -5,11 +5,13 @@ This is what the container's loader will see, and what the page of ``explain`` s
 
 import errno
 import os
+import posixpath
+from copy import copy
 from functools import cached_property
 
 from nvgraft.container.fuse import OnFuse
 from nvgraft.formats.ldcache_table import Table
-from nvgraft.formats.tree import Bounds, Node, Tree
+from nvgraft.formats.tree import Bounds, Node, PathError, Tree
 from nvgraft.host.components import Host
 from nvgraft.plan.actions import (
     Bind,
@@ -20,6 +22,7 @@ from nvgraft.plan.actions import (
     UpdateLoaderCache,
     WriteFile,
 )
+from nvgraft_cli.case.file_changes import FileChanges, TextTree
 from nvgraft_cli.case.layered_tree import LayeredTree
 from nvgraft_cli.case.volumes import ContainerVolumes
 
@@ -58,6 +61,12 @@ class PlannedTree(LayeredTree):
         self._caches = [action for action in plan.actions if isinstance(action, UpdateLoaderCache)]
         self._nodes: dict[str, Node] = {}
         self._names: dict[str, set[str]] = {}
+        #: What scripts of the container have changed.
+        self._texts: dict[str, str] = {}
+        self._copies: dict[str, str] = {}
+        self._removed: set[str] = set()
+        #: Paths of links, copies and removed files, and what is linked and copied.
+        self.followed: frozenset[str] = frozenset()
         #: target of a mount -> its source below the driver root
         self.sources: dict[str, str] = {}
         for action in plan.actions:
@@ -102,10 +111,48 @@ class PlannedTree(LayeredTree):
             names.add(name)
             path = parent
 
+    def after(self, changes: FileChanges) -> "PlannedTree":
+        """Return the file system after changes; nothing replaces what is mounted from the host."""
+        other = copy(self)
+        other._nodes, other._texts = dict(self._nodes), {**self._texts, **changes.texts}
+        other._names = {path: set(names) for path, names in self._names.items()}
+        other._copies = dict(self._copies)
+        other._removed = {*self._removed, *changes.removed}
+        other.followed = self.followed.union(
+            changes.removed,
+            *((*pairs, *pairs.values()) for pairs in (changes.links, changes.copies)),
+        )
+        for path in changes.removed - self.sources.keys():
+            other._nodes.pop(path, None)
+        nodes = {path: Node("dir", 0o755) for path in changes.directories}
+        nodes |= {path: Node("symlink", target=target) for path, target in changes.links.items()}
+        for path, text in changes.texts.items():
+            nodes[path] = Node("file", 0o755, size=len(text))
+        for path, source in changes.copies.items():
+            try:
+                resolved, node = self.find(source)
+            except (OSError, PathError):
+                continue
+            if node is not None and node.type == "file":
+                nodes[path] = node
+                other._copies[path] = resolved
+            elif node is not None:
+                nodes[path] = Node("symlink", target=resolved)
+        for path, node in nodes.items():
+            there = None if node.type != "dir" else self.lstat(path)
+            if path not in self.sources and there is None:
+                other._add(path, node)
+        return other
+
+    def _is_removed(self, path: str) -> bool:
+        return any(f"{path}/".startswith(f"{removed}/") for removed in self._removed)
+
     def lstat(self, path: str) -> Node | None:
         node = self._nodes.get(path)
         if node is not None:
             return node
+        if self._removed and self._is_removed(path):
+            return Node("dir", 0o755) if path in self._names and path not in self._removed else None
         tree, place = self._below(path)
         try:
             found = tree.lstat(place)
@@ -119,6 +166,8 @@ class PlannedTree(LayeredTree):
             names = tree.listdir(place)
         except OnFuse:
             names = []
+        if self._removed:
+            names = [name for name in names if not self._is_removed(posixpath.join(path, name))]
         return sorted({*names, *self._names.get(path, ())})
 
     @cached_property
@@ -153,6 +202,10 @@ class PlannedTree(LayeredTree):
     def side(self, path: str) -> tuple[Tree, str]:
         if path in self.sources and self._host is not None:
             return self._host.tree, self.sources[path]
+        if path in self._copies:
+            return self.side(self._copies[path])
+        if path in self._texts:
+            return TextTree(self._texts), path
         if path in self._nodes:
             # A text, a device node or a link that the plan makes.
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)

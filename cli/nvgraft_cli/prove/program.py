@@ -16,11 +16,13 @@ from nvgraft.base.errors import printable
 from nvgraft.formats.tree import LOOP, PathError
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.dynamic import BadElf, NotRecorded, read_dynamic
+from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.access import access_of
+from nvgraft_cli.prove.conda import PROGRAMS, activation, run_by
 from nvgraft_cli.prove.search import count_paths, default_loader
 from nvgraft_cli.prove.shell_files import SCRIPT_LIMIT
-from nvgraft_cli.prove.shell_state import UNKNOWN
+from nvgraft_cli.prove.supervisors import services_of
 from nvgraft_cli.prove.user import User, named_user
 
 #: Where a program is searched without PATH: by a shell, and by execvp(3). A runtime finds none.
@@ -47,6 +49,24 @@ _STARTERS = {
     "taskset": ("", 1),
     "numactl": ("-N -m -i -p -C -H", 0),
     "chrt": ("", 1),
+    "faketime": ("-m", 1),
+    "fakeroot": ("-l -i -s -b", 0),
+    "dbus-run-session": ("", 0),
+    "dbus-launch": ("", 0),
+    "eatmydata": ("", 0),
+    "time": ("-f -o", 0),
+    "unbuffer": ("", 0),
+    "winpty": ("", 0),
+    "setarch": ("", 1),
+    "linux64": ("", 0),
+    "chronic": ("", 0),
+    "systemd-inhibit": ("", 0),
+    "envdir": ("", 1),
+    "s6-softlimit": ("-m -d -f -c", 0),
+    "opentelemetry-instrument": ("", 0),
+    "ddtrace-run": ("", 0),
+    "compute-sanitizer": ("--tool", 0),
+    "ncu": ("-o", 0),
     "prlimit": ("", 0),
     "with-contenv": ("", 0),
     "s6-envdir": ("", 1),
@@ -68,6 +88,9 @@ _USER_VALUES = {
 }
 #: Programs that are many programs, of which the first argument names one.
 _MULTI_CALL = {"busybox", "toybox"}
+#: Interpreters of Python, and their options that take a value.
+_PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
+_PYTHON_VALUES = {"-W", "-X"}
 _SHELLS = {"sh", "bash", "dash", "ash", "zsh"}
 #: Options of a shell that take a value.
 _SHELL_VALUES = {"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
@@ -115,6 +138,7 @@ class StartedProgram:
     :ivar unknown: facts about its variables that are not known.
     :ivar error: why the kernel does not start it, or one of those that start it; None if it does.
     :ivar changes: commands of scripts before it that change files.
+    :ivar tree: the container's files after these; None where they are the planned ones.
     """
 
     path: str
@@ -126,6 +150,7 @@ class StartedProgram:
     unknown: tuple[str, ...] = ()
     error: StartFailure | None = None
     changes: tuple[tuple[str, ...], ...] = ()
+    tree: PlannedTree | None = None
 
 
 class _Start:
@@ -144,6 +169,9 @@ class _Start:
         self.usual_path = _EXECVP_PATH if before else ""
         self.error: StartFailure | None = before.error if before else None
         self.changes: tuple[tuple[str, ...], ...] = before.changes if before else ()
+        #: The container's files after the scripts before; None where they are the planned ones.
+        self.tree: PlannedTree | None = before.tree if before else None
+        self.read_only: bool = before.read_only if before else False
 
 
 def started_program(tree: PlannedTree, container: ContainerSide) -> StartedProgram:
@@ -156,6 +184,7 @@ def started_program(tree: PlannedTree, container: ContainerSide) -> StartedProgr
     for _ in range(_MOST):
         if not start.words:
             break
+        tree = start.tree or tree
         path = _find(tree, start)
         if path is not None and not starters:
             start.error = start.error or _start_error(tree, path, start, container)
@@ -180,6 +209,7 @@ def _first(words: list[str], container: ContainerSide) -> _Start:
     start = _Start(words, dict(container.spec.env))
     start.directory = container.working_directory
     start.uid = container.user[0]
+    start.read_only = container.member("root", "readonly") is True
     return start
 
 
@@ -194,6 +224,7 @@ def _started(path: str, start: _Start, starters: list[str]) -> StartedProgram:
         start.unknown,
         start.error,
         start.changes,
+        start.tree,
     )
 
 
@@ -267,7 +298,8 @@ def _may_be_there(tree: PlannedTree, path: str, volumes: list[str]) -> bool:
 
 def _find(tree: PlannedTree, start: _Start) -> str | None:
     """Return the path of a command's program, or None if it is not in PATH."""
-    return _find_named(tree, start.words[0], start.environment, start.directory, start.usual_path)
+    name = start.words[0]
+    return _find_named(tree, name, start.environment, start.directory, start.usual_path)
 
 
 def _find_named(
@@ -314,8 +346,12 @@ def find_in_path(
 def _following(tree: PlannedTree, path: str, name: str, start: _Start) -> _Start | None:
     """Return the command that a program becomes, or None if it runs itself."""
     words = start.words
-    script = _of_script(tree, path, start)
-    if script is not None:
+    if name in PROGRAMS and (run := run_by(words)):
+        return _of_conda(tree, path, run, start)
+    services = _of_supervisor(tree, path, start)
+    if services is not None:
+        return services
+    if name != "with-contenv" and (script := _of_script(tree, path, start)):
         return script
     if name in _STARTERS:
         values, positional = _STARTERS[name]
@@ -323,6 +359,8 @@ def _following(tree: PlannedTree, path: str, name: str, start: _Start) -> _Start
     if name in _AS_USER:
         following = _without_options(words[1:], set())
         return _as_user(tree, start, following[0], following[1:]) if following else None
+    if name == "flock":
+        return _of_flock(words[1:], start)
     if name in {"setpriv", "runuser", "su", "sudo"}:
         return _of_user_options(tree, name, words[1:], start)
     if name in _MULTI_CALL and len(words) > 1:
@@ -332,13 +370,104 @@ def _following(tree: PlannedTree, path: str, name: str, start: _Start) -> _Start
         return _of_env(words[1:], start)
     if name in _SHELLS:
         return _of_shell(tree, start)
+    if _PYTHON.fullmatch(name) or name == "perl":
+        return _of_interpreted(tree, name, start)
     if _LOADER.fullmatch(posixpath.basename(path)):
         return _of_loader(words[1:], start, path)
     return None
 
 
+def _of_supervisor(tree: PlannedTree, path: str, start: _Start) -> _Start | None:
+    """Return the one command that a supervisor starts, or None.
+
+    Of several it is not known which one opens a library; the supervisor stands for them.
+    """
+
+    def names(place: str) -> list[str]:
+        try:
+            return sorted(tree.listdir(tree.resolve(place)))
+        except (OSError, PathError):
+            return []
+
+    interpreter = _interpreter(tree, path) or [""]
+    if path != "/init" and posixpath.basename(interpreter[0]) in _SHELLS:
+        return None
+    services = services_of(
+        start.words, path, start.environment, lambda place: _text(tree, place), names
+    )
+    if services is None:
+        return None
+    user = named_user(tree, services[0].user) if services and services[0].user else start.user
+    if len(services) != 1 or (services[0].user and user is None):
+        fact = f"which of the programs that {path} starts opens the library, with which variables"
+        start.unknown += (printable(fact),)
+        return None
+    (service,) = services
+    following = _Start(list(service.words), {**start.environment, **service.environment}, start)
+    following.directory = service.directory or start.directory
+    if user is not None:
+        following.user, following.uid = user, user.uid
+    return following
+
+
+def _of_conda(
+    tree: PlannedTree, path: str, run: tuple[str, list[str]], start: _Start
+) -> _Start | None:
+    """Return the command of `conda run` in its environment, as a script of a shell."""
+    environment, words = run
+    text = activation(environment, path, start.environment, lambda place: _is_there(tree, place))
+    if text is None or not words:
+        start.unknown += (
+            printable(f"what `{' '.join(start.words)}` starts, with which variables"),
+        )
+        return None
+    return _Start(["sh", "-c", f'{text}exec "$@"', "conda", *words], start.environment, start)
+
+
+def _of_interpreted(tree: PlannedTree, name: str, start: _Start) -> _Start | None:
+    """Return what a script of Python or Perl becomes; None if it runs itself.
+
+    What is not known of it is noted.
+    """
+    words = start.words[1:]
+    while words and words[0].startswith("-") and words[0] not in {"-c", "-e", "-", "-m"}:
+        words = words[2 if words[0] in _PYTHON_VALUES else 1 :]
+    if not words or words[0] in {"-", "-m"}:
+        return None
+    inline = words[0] in {"-c", "-e"}
+    text = "".join(words[1:2]) if inline else _text(tree, posixpath.join(start.directory, words[0]))
+    if text is None:
+        return None
+    arguments = ["-c", *words[2:]] if inline else words
+    from nvgraft_cli.prove.script_exec import ScriptCommand, perl_starts, python_starts
+
+    if name == "perl":
+        started = perl_starts(text, arguments, start.environment)
+    else:
+        started = python_starts(
+            text,
+            arguments,
+            start.environment,
+            lambda path: _is_there(tree, posixpath.join(start.directory, path)),
+        )
+    if isinstance(started, str):
+        place = "" if inline else f" ({words[0]})"
+        start.unknown += (printable(f"{started}{place}"),)
+    if not isinstance(started, ScriptCommand):
+        return None
+    return _Start(started.words, dict(started.environment), start)
+
+
 def _command(start: _Start, words: list[str]) -> _Start | None:
     return _Start(words, start.environment, start) if words else None
+
+
+def _of_flock(words: list[str], start: _Start) -> _Start | None:
+    """Return the command that flock runs: its words behind a file, or a script behind -c."""
+    words = _without_options(words, {"-w", "--timeout", "-E"})[1:]
+    if words[:1] in (["-c"], ["--command"]):
+        words = ["sh", *words]
+    return _command(start, words)
 
 
 def _as_user(tree: PlannedTree, start: _Start, name: str, words: list[str]) -> _Start | None:
@@ -456,12 +585,10 @@ def _of_shell(tree: PlannedTree, start: _Start) -> _Start | None:
     if script:
         text, arguments = words[0], words[1:] or [start.words[0]]
     else:
-        path = posixpath.join(start.directory, words[0])
-        try:
-            text = tree.read(tree.resolve(path), SCRIPT_LIMIT).decode("utf-8", "surrogateescape")
-        except (OSError, PathError):
+        script_text = _text(tree, posixpath.join(start.directory, words[0]))
+        if script_text is None:
             return None
-        arguments = words
+        text, arguments = script_text, words
     from nvgraft_cli.prove.shell_run import run_script  # images rarely start by a script
 
     outcome = run_script(
@@ -481,10 +608,22 @@ def _of_shell(tree: PlannedTree, start: _Start) -> _Start | None:
     )
     following.directory, following.usual_path = outcome.directory, _PATH
     following.changes += outcome.changes
+    files = outcome.files if start.uid == 0 else outcome.files.only_texts()
+    if start.read_only:
+        files = files.where(lambda path: tree.volumes.over(path) is not None)
+    following.tree = following_tree = tree.after(files)
     following.unknown += tuple(printable(fact.replace(UNKNOWN, "*")) for fact in outcome.unknown)
     _without_unknown(following)
-    found = _find(tree, following)
-    return following if found is not None and _is_there(tree, found) else None
+    found = _find(following_tree, following)
+    return following if found is not None and _is_there(following_tree, found) else None
+
+
+def _text(tree: PlannedTree, path: str) -> str | None:
+    """Return the text of a file; None if there is none."""
+    try:
+        return tree.read(tree.resolve(path), SCRIPT_LIMIT).decode("utf-8", "surrogateescape")
+    except (OSError, PathError):
+        return None
 
 
 def _startup_files(start: _Start, *, login: bool) -> list[tuple[str, ...]]:
@@ -568,7 +707,12 @@ def _interpreter(tree: PlannedTree, path: str) -> list[str] | None:
         text = tree.read(resolved, SCRIPT_LIMIT)
     except OSError:
         return None
-    line = text.split(b"\n", 1)[0].decode("utf-8", "surrogateescape")
+    return _first_line(text.decode("utf-8", "surrogateescape"))
+
+
+def _first_line(text: str) -> list[str]:
+    """Return the words of the first line of a script."""
+    line = text.split("\n", 1)[0]
     words = line[2:].strip(" \t") if line.startswith("#!") else ""
     return [word for word in re.split("[ \t]+", words, maxsplit=1) if word]
 

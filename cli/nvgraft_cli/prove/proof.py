@@ -2,7 +2,7 @@
 
 import errno
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -257,6 +257,7 @@ def prove(
     elif facts is not None:
         try:
             requester, started = _opening_program(program, tree, container, notes)
+            tree = started.tree or tree
         except _Foreign as error:
             return _not_started(what, error, notes)
     return _prover(facts, requester, started, tree, plan, container, isa_level, notes)(what)
@@ -280,6 +281,7 @@ def library_prover(
     except _Foreign as error:
         foreign = error
         return lambda what: _not_started(what, foreign, notes)
+    tree = started.tree or tree
     return _prover(None, requester, started, tree, plan, container, isa_level, notes)
 
 
@@ -327,6 +329,7 @@ def open_program(
     notes: list[str] = []
     try:
         requester, started = _opening_program(program, tree, container, notes)
+        tree = started.tree or tree
     except _Foreign as error:
         raise InputError(f"{error} | use an image for {tree.machine}") from error
     if requester is None or requester.facts.interp is None:
@@ -389,7 +392,7 @@ class Opener:
             isa_level,
             access,
             secure=secure,
-            rebuilt=_runs_ldconfig(started, container),
+            rebuilt=_given_to_ldconfig(started, container),
         )
         self._changes = started.changes
         self._computed = next(iter(started.unknown), "")
@@ -404,7 +407,7 @@ class Opener:
         """
         outcome = self._program.load(what, after)
         outcome.computed = self._computed
-        outcome.scripted = _scripted(what, outcome.root, self._changes)
+        outcome.scripted = _scripted(what, outcome.root, self._changes, self._tree.followed)
         if outcome.scripted:
             outcome.unknown.append(outcome.scripted)
         notes = [*self._notes, *outcome.ignored, *self._read_volumes(outcome)]
@@ -432,20 +435,43 @@ class Opener:
                 yield f"the volume {path} is read from {source} of this machine"
 
 
-def _runs_ldconfig(started: StartedProgram, container: ContainerSide) -> bool:
-    """Tell whether a script before a program writes the container's loader cache anew."""
-    may_write = container.user[0] == 0 and container.member("root", "readonly") is not True
-    names = {posixpath.basename(words[0]) for words in started.changes if len(words) == 1}
-    return may_write and "ldconfig" in names
+def _given_to_ldconfig(started: StartedProgram, container: ContainerSide) -> list[str] | None:
+    """Return the directories that a script before a program gives to ldconfig, which writes the
+    container's loader cache anew; None where none does.
+    """
+    if container.user[0] != 0 or container.member("root", "readonly") is True:
+        return None
+    given = None
+    for words in started.changes:
+        if _is_plain_ldconfig(words):
+            given = [word for word in words[1:] if word.startswith("/")]
+    return given
 
 
-def _scripted(what: str, root: Object | None, changes: tuple[tuple[str, ...], ...]) -> str:
-    """Return the fact that a script changes what decides which file is loaded, or ""."""
+def _is_plain_ldconfig(words: tuple[str, ...]) -> bool:
+    """Tell whether a command is ldconfig that writes the usual cache."""
+    plain = all(word.startswith("/") or word in {"-v", "-X"} for word in words[1:])
+    return plain and posixpath.basename(words[0]) == "ldconfig"
+
+
+def _scripted(
+    what: str,
+    root: Object | None,
+    changes: tuple[tuple[str, ...], ...],
+    followed: Collection[str],
+) -> str:
+    """Return the fact that a script changes what decides which file is loaded, or "".
+
+    :param followed: paths of which it is known what is changed.
+    """
     stem = posixpath.basename(what).partition(".so")[0] + ".so"
-    places = [] if root is None or root.from_host else [root.path, root.file]
+    files = [] if root is None or root.from_host else [root.path, root.file]
+    places = [place for place in files if place not in followed]
     for words in changes:
-        for word in words[1:]:
+        for word in () if _is_plain_ldconfig(words) else words[1:]:
             path = word.rstrip("/")
+            if any(f"/{one}".endswith(f"/{path}") for one in followed):
+                continue
             names_it = posixpath.basename(path).startswith(stem)
             if names_it or (path and any(f"{place}/".startswith(f"{path}/") for place in places)):
                 return f"what a script of the container changes by `{' '.join(words)}`"
@@ -551,6 +577,7 @@ def _opening_program(
     )
     if started.error:
         raise _Foreign(started.path, started.error.words)
+    tree = started.tree or tree
     if started.starters:
         notes.append(f"the container starts it through {', '.join(started.starters)}")
     try:

@@ -7,7 +7,7 @@ Debian the multiarch ones. Sources: ld.so(8), and for the order glibc's elf/dl-l
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property, lru_cache
@@ -265,7 +265,8 @@ class Searcher:
     :param directory: the working directory, to which relative paths are relative.
     :param isa_level: the level of the host's processor; None if it is not known.
     :param access: the files that the container's process may read.
-    :param rebuilt: whether a script of the container has run ldconfig, which writes the cache anew.
+    :param rebuilt: the directories that a script of the container has given to ldconfig, which
+        writes the cache anew; None if none has run it.
     :param secure: whether the program has more rights than its user: the loader then expands
         $ORIGIN to its own directories alone.
 
@@ -289,7 +290,7 @@ class Searcher:
         access: Access,
         *,
         secure: bool = False,
-        rebuilt: bool = False,
+        rebuilt: Sequence[str] | None = None,
     ) -> None:
         self._tree = tree
         self._rebuilt = rebuilt
@@ -580,7 +581,7 @@ class Searcher:
 
         The loader tries only one path of its cache.
         """
-        if self._rebuilt and self.loader.cache == CACHE:
+        if self._rebuilt is not None and self.loader.cache == CACHE:
             return self._found_by_ldconfig(name)
         if self._table is None:
             return None
@@ -595,7 +596,8 @@ class Searcher:
 
     def _found_by_ldconfig(self, name: str) -> tuple[str, str] | None:
         """Return the path that ldconfig in the container enters first, with the rule, or None."""
-        for directory in searched_by_ldconfig(self._tree, self._tree.machine):
+        given = tuple(self._rebuilt or ())
+        for directory in searched_by_ldconfig(self._tree, self._tree.machine, given):
             path = posixpath.join(directory, name)
             resolved = self._resolved(path)
             try:

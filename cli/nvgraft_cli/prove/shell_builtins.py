@@ -2,6 +2,7 @@
 
 import posixpath
 
+from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.prove.shell_state import ShellState
 from nvgraft_cli.prove.shell_words import assignment_of_text
 
@@ -32,6 +33,9 @@ def _declare(name: str, arguments: list[str], state: ShellState) -> None:
     exports = (name == "export" and "n" not in flags) or "x" in flags
     for argument in arguments:
         variable = argument
+        if UNKNOWN in argument.partition("=")[0]:
+            state.opaque.append(f"what `{name}` of a command's output sets")
+            continue
         if assigns := assignment_of_text(argument):
             variable, joined, value = assigns
             before = state.variables.get(variable, "") if joined else ""

@@ -1,9 +1,10 @@
 """Tell whether a test of a shell holds: ``[ ... ]``, ``[[ ... ]]`` and ``test``."""
 
 from nvgraft.formats.tree import PathError
+from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.prove.shell_files import ShellFiles
 from nvgraft_cli.prove.shell_patterns import is_pattern, matches
-from nvgraft_cli.prove.shell_state import UNKNOWN, ShellState
+from nvgraft_cli.prove.shell_state import ShellState
 
 #: The operators of a list, those that bind least first, with the side that decides.
 _LISTS = (("||", True), ("-o", True), ("&&", False), ("-a", False))

@@ -13,6 +13,8 @@ from nvgraft_cli.prove.shell_syntax import (
     Group,
     If,
     Pipeline,
+    Redirected,
+    Redirection,
     Simple,
     While,
     Word,
@@ -105,9 +107,10 @@ class _Parser(Tokens):
         return self._simple()
 
     def _redirected(self, command: Command) -> Command:
-        while self.redirection():
+        found: list[Redirection] = []
+        while self.redirection(found):
             pass
-        return command
+        return Redirected(command, tuple(found)) if found else command
 
     def _group(self) -> Command:
         body = self.block({"}"})
@@ -200,20 +203,22 @@ class _Parser(Tokens):
             self.fail()
         return self.word()
 
-    def _simple(self) -> Simple:
+    def _simple(self) -> Command:
         words: list[Word] = []
+        found: list[Redirection] = []
         while self.at < len(self.text):
             self.blanks()
-            if self.redirection():
+            if self.redirection(found):
                 continue
             if self.peek_operator() or self.at >= len(self.text):
                 break
             words.append(self.word())
             if len(words) == 1 and text_of(words[0]) == "[[":
                 words += self._test_words()
-        if not words and self.peek_operator() in {"(", ")"}:
+        if not words and not found and self.peek_operator() in {"(", ")"}:
             self.fail()
-        return Simple(tuple(words))
+        command = Simple(tuple(words))
+        return Redirected(command, tuple(found)) if found else command
 
     def _test_words(self) -> list[Word]:
         """Parse what is between [[ and ]], where operators of a list are those of the test."""

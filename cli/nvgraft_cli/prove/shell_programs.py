@@ -1,9 +1,11 @@
 """What is known of programs and builtins that a script runs before the program it starts."""
 
 import posixpath
+import re
 
+from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.prove.shell_files import ShellFiles
-from nvgraft_cli.prove.shell_state import UNKNOWN, ShellState
+from nvgraft_cli.prove.shell_state import ShellState
 
 #: Programs that prepare a start. None of them uses a GPU.
 _PREPARING = {
@@ -18,6 +20,7 @@ _PREPARING = {
 _CHANGING = {
     *("chmod", "chown", "cp", "install", "ldconfig", "ln", "mount", "mv", "rm", "rmdir", "sed"),
     *("tar", "tee", "touch", "truncate", "unlink", "unzip", "wget", "curl", "dpkg", "apt-get"),
+    *("git", "rsync"),
 }
 #: Programs that ask something: whether they succeed is not known.
 _ASKING = {"cmp", "diff", "egrep", "find", "getent", "grep", "id", "lspci", "ls", "pgrep", "stat"}
@@ -26,7 +29,16 @@ LOOKING = {"command", "hash", "type", "which"}
 _IGNORED = {
     *("trap", "umask", "ulimit", "shopt", "alias", "unalias", "wait", "jobs", "hash", "let"),
     *("printf", "echo", "read", "getopts", "times", "pushd", "popd", "enable", "bind", "disown"),
+    "xargs",
 }
+#: $NAME and ${NAME}.
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+#: In a pattern of grep, characters that make it more than a text, with ^ and $ at its ends.
+_SPECIAL = re.compile(r"[][.*+?(){}|\\]|.\^|\$.")
+#: Of printf: conversions that are not followed.
+_OTHER_CONVERSION = re.compile("%[^sbd%]|%$")
+_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "r": "\r"}
+_ESCAPE = re.compile(r"\\([nt\\r])")
 #: Options of xargs that take a value as a word of its own.
 _XARGS_VALUES = {"-I", "-n", "-P", "-L", "-d", "-s", "-a", "-E"}
 
@@ -54,15 +66,123 @@ def command_of_xargs(arguments: list[str]) -> list[str]:
     return command
 
 
-def output_of(name: str, arguments: list[str], state: ShellState, files: ShellFiles) -> str | None:
-    """Return what a command writes, None where that is not known."""
+def names_of_read(arguments: list[str]) -> list[str] | None:
+    """Return the variables that ``read`` sets; None if it has options that change how it reads."""
+    if any(word.startswith("-") and word != "-r" for word in arguments):
+        return None
+    return [word for word in arguments if word != "-r"] or ["REPLY"]
+
+
+def split_line(line: str, separators: str, count: int) -> list[str]:
+    """Split a line into ``count`` fields as ``read`` does: the last one has the rest."""
+    blanks = "".join(character for character in separators if character.isspace())
+    line = line.strip(blanks) if blanks else line
+    fields: list[str] = []
+    while len(fields) < count - 1:
+        match = re.search(f"[{re.escape(separators)}]", line) if separators else None
+        if match is None:
+            break
+        fields.append(line[: match.start()])
+        line = line[match.end() :].lstrip(blanks) if blanks else line[match.end() :]
+    return [*fields, line, *[""] * count][:count]
+
+
+def output_of(
+    name: str, arguments: list[str], text: str | None, state: ShellState, files: ShellFiles
+) -> str | None:
+    """Return what a command writes, None where that is not known.
+
+    :param text: what it reads from its standard input; None if it is not known.
+    """
+    if name == "echo":
+        return _echoed(arguments)
+    if name == "printf":
+        return _printed(arguments)
+    if name in {"cat", "tee"}:
+        texts = [text] if name == "tee" or not arguments else []
+        texts += [files.text(word, state) for word in arguments if name == "cat"]
+        return None if None in texts else "".join(filter(None, texts))
+    if name in {"grep", "egrep"}:
+        return _matching_lines(arguments, text, state, files)
+    if name == "xargs" and not arguments:
+        return None if text is None else " ".join(text.split()) + "\n"
+    if name == "envsubst" and not arguments and text is not None:
+        return _VARIABLE.sub(lambda match: state.environment().get(match[1] or match[2], ""), text)
+    line = _line_of(name, arguments, state, files)
+    return None if line is None else f"{line}\n"
+
+
+def _matching_lines(
+    arguments: list[str], text: str | None, state: ShellState, files: ShellFiles
+) -> str | None:
+    """Return the lines that grep selects by a plain text, perhaps at the begin or end of a line."""
+    plain = [word for word in arguments if not word.startswith("-")]
+    options = {word for word in arguments if word.startswith("-")}
+    if not plain or not options <= {"-v", "-E", "-F", "-h"} or _SPECIAL.search(plain[0]):
+        return None
+    if len(plain) > 1:
+        texts = [files.text(word, state) for word in plain[1:]]
+        text = None if None in texts else "".join(filter(None, texts))
+    if text is None or UNKNOWN in text + plain[0]:
+        return None
+    pattern = plain[0].removeprefix("^").removesuffix("$")
+    selected = []
+    for line in text.splitlines(keepends=True):
+        content = line.rstrip("\n")
+        found = pattern in content
+        if plain[0].startswith("^"):
+            found = content.startswith(pattern)
+        if plain[0].endswith("$"):
+            whole = plain[0].startswith("^")
+            found = content == pattern if whole else content.endswith(pattern)
+        if found is not ("-v" in options):
+            selected.append(line)
+    return "".join(selected)
+
+
+def _echoed(arguments: list[str]) -> str | None:
+    words = list(arguments)
+    options = ""
+    while words and re.fullmatch("-[neE]+", words[0]):
+        options += words.pop(0)
+    text = " ".join(words)
+    if "e" in options:
+        text = _unescaped(text)
+    elif "\\" in text:
+        return None  # dash and bash differ
+    return text if "n" in options else f"{text}\n"
+
+
+def _printed(arguments: list[str]) -> str | None:
+    """Return the output of printf with the conversions %s, %b and %d."""
+    if not arguments or arguments[0].startswith("-") or _OTHER_CONVERSION.search(arguments[0]):
+        return None
+    pieces = re.split("%([sbd])", _unescaped(arguments[0]).replace("%%", "\1"))
+    values = arguments[1:]
+    text = ""
+    while True:
+        for piece, kind in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
+            text += piece
+            if kind:
+                value = values.pop(0) if values else ""
+                text += _unescaped(value) if kind == "b" else value
+        if not values or len(pieces) == 1:
+            return text.replace("\1", "%")
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda match: _ESCAPES[match[1]], text)
+
+
+def _line_of(name: str, arguments: list[str], state: ShellState, files: ShellFiles) -> str | None:
+    """Return the line that a command writes, None where that is not known."""
     plain = [word for word in arguments if not word.startswith("-")]
     if name == "pwd":
         return "/" + posixpath.normpath(state.directory).lstrip("/")
     if name == "id":
         return str(state.uid) if arguments == ["-u"] else None
-    if name == "echo" and len(plain) == len(arguments):
-        return " ".join(arguments)
+    if name == "printenv" and len(plain) == 1:
+        return state.environment().get(plain[0])
     if not plain or any(UNKNOWN in word for word in plain):
         return None
     if name == "dirname":

@@ -4,14 +4,17 @@ What a script's own commands compute is not known, and stands in values as ``UNK
 condition is not known, both branches are followed. Commands are taken to succeed.
 """
 
+import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from nvgraft.formats.tree import Tree
+from nvgraft_cli.case.file_changes import UNKNOWN, FileChanges
+from nvgraft_cli.prove.conda import PROGRAMS, activation
 from nvgraft_cli.prove.shell_builtins import change_state
 from nvgraft_cli.prove.shell_conditions import holds
-from nvgraft_cli.prove.shell_files import FindProgram, ShellFiles
+from nvgraft_cli.prove.shell_files import SCRIPT_LIMIT, FindProgram, ShellFiles
 from nvgraft_cli.prove.shell_grammar import parse
 from nvgraft_cli.prove.shell_patterns import matches
 from nvgraft_cli.prove.shell_programs import (
@@ -19,10 +22,12 @@ from nvgraft_cli.prove.shell_programs import (
     asks,
     changes_files,
     command_of_xargs,
+    names_of_read,
     output_of,
     prepares,
+    split_line,
 )
-from nvgraft_cli.prove.shell_state import UNKNOWN, VALUE_LIMIT, ShellState
+from nvgraft_cli.prove.shell_state import VALUE_LIMIT, ShellState
 from nvgraft_cli.prove.shell_syntax import (
     AndOr,
     Block,
@@ -34,11 +39,13 @@ from nvgraft_cli.prove.shell_syntax import (
     If,
     NotUnderstood,
     Pipeline,
+    Redirected,
     Simple,
     While,
     Word,
 )
 from nvgraft_cli.prove.shell_words import ShellWords, assignment
+from nvgraft_cli.prove.shell_written import follow_change
 
 #: The most commands that are followed; a script of an image has a few hundred.
 _COMMANDS = 4000
@@ -50,6 +57,9 @@ _TEXT_LIMIT = 256 << 10
 _CHANGES, _OPAQUE = 256, 64
 
 
+_UNCHANGED = FileChanges()
+
+
 @dataclass(frozen=True, slots=True)
 class ScriptOutcome:
     """The command that a script becomes, or runs last.
@@ -59,6 +69,7 @@ class ScriptOutcome:
     :ivar directory: its working directory.
     :ivar changes: the commands before it that change files, each with its arguments.
     :ivar unknown: what is not known of its variables: commands before it may have set any.
+    :ivar files: what commands before it have done to files.
     """
 
     words: tuple[str, ...]
@@ -66,6 +77,7 @@ class ScriptOutcome:
     directory: str
     changes: tuple[tuple[str, ...], ...] = ()
     unknown: tuple[str, ...] = ()
+    files: FileChanges = _UNCHANGED
 
 
 class _End(Exception):
@@ -120,6 +132,8 @@ class _Shell:
         self._commands = 0
         self._calls = 0
         self._output: list[str] | None = None
+        self._substitutes = False
+        self._input: str | None = None
         self._changes: list[tuple[str, ...]] = []
         self.became: ScriptOutcome | None = None
         self.perhaps: ScriptOutcome | None = None
@@ -173,19 +187,68 @@ class _Shell:
         if len(pipeline.commands) == 1:
             status = self._command(pipeline.commands[0], state)
         else:
-            for command in pipeline.commands:
-                status = self._apart(command, state)
+            read = self._input
+            for command in pipeline.commands[:-1]:
+                self._input = self._captured(partial(self._apart, command), state)
+            status = self._apart(pipeline.commands[-1], state)
+            self._input = read
         return not status if pipeline.negated and status is not None else status
 
     def _apart(self, command: Command, state: ShellState) -> bool | None:
         """Follow a command in a shell of its own."""
         became, perhaps = self.became, self.perhaps
         status: bool | None = True
+        apart = state.copy()
         try:
-            status = self._command(command, state.copy())
+            status = self._command(command, apart)
         except (_End, _Return):
             self.last = self.became or self.last
         self.became, self.perhaps = became, perhaps
+        state.take_files(apart)
+        return status
+
+    def _captured(self, follow: Callable[[ShellState], object], state: ShellState) -> str | None:
+        """Follow what writes to a pipe or file; return the text, None if it is not known."""
+        output, self._output = self._output, []
+        try:
+            follow(state)
+        finally:
+            texts, self._output = self._output, output
+        return "".join(texts) if texts else None
+
+    def _redirected(self, command: Redirected, state: ShellState) -> bool | None:
+        read, status = self._input, None
+        targets = []
+        for redirection in command.redirections:
+            word = redirection.word
+            if redirection.kind == "text":
+                text = self._words.text(word, state, limit=SCRIPT_LIMIT)
+                self._input = None if len(text) == SCRIPT_LIMIT else text
+            elif redirection.kind == "read":
+                self._input = self._files.text(self._words.text(word, state), state)
+            else:
+                place = "" if redirection.kind == "aside" else self._words.text(word, state)
+                targets.append((place, redirection.kind == "append"))
+
+        def follow(state: ShellState) -> None:
+            nonlocal status
+            status = self._command(command.command, state)
+
+        try:
+            if not targets:
+                inner = command.command
+                if isinstance(inner, Simple) and not inner.words and self._output is not None:
+                    self._output.append(UNKNOWN if self._input is None else self._input)
+                    return True  # $(< file)
+                follow(state)
+                return status
+            silent = isinstance(command.command, Simple) and not command.command.words
+            written = "" if silent else self._captured(follow, state)
+        finally:
+            self._input = read
+        for place, append in targets:
+            if place:
+                self._files.write(place, written, state, append=append)
         return status
 
     def _perhaps(self, follow: Callable[[ShellState], object], state: ShellState) -> None:
@@ -218,6 +281,8 @@ class _Shell:
             raise NotUnderstood("the script runs too many commands")
         if isinstance(command, Simple):
             return self._simple(command, state)
+        if isinstance(command, Redirected):
+            return self._redirected(command, state)
         if isinstance(command, Group):
             if command.subshell:
                 group = Group(command.body, subshell=False)
@@ -330,12 +395,17 @@ class _Shell:
         name, arguments = words[0], words[1:]
         if changes_files(name) and len(self._changes) < _CHANGES:
             self._changes.append(tuple(words))
+        follow_change(words, self._input, state, self._files)
+        if posixpath.basename(name) in PROGRAMS and arguments[:1] == ["activate"]:
+            return self._activate(words, state)
         if name in state.functions:
             return self._function(words, state)
         if name in {"[", "test", "[["}:
             return holds(arguments[: -1 if name != "test" else None], state, self._files)
         if change_state(name, arguments, state):
             return True
+        if name == "read":
+            return self._read(arguments, assigned, state)
         if name in {".", "source"} and arguments:
             return self._source(arguments, state)
         if name == "eval":
@@ -345,10 +415,8 @@ class _Shell:
             state.opaque.append("what `eval` of a script's output sets")
         elif name in {"command", "builtin"} and arguments[:1] and arguments[0][:1] != "-":
             return self._call(arguments, assigned, state)
-        elif name == "xargs":
-            command = command_of_xargs(arguments)
-            if command:
-                return self._call(command, assigned, state)
+        elif name == "xargs" and (command := command_of_xargs(arguments)):
+            return self._call(command, assigned, state)
         elif name == "exec":
             return self._exec(arguments, assigned, state)
         elif name == "exit":
@@ -359,14 +427,58 @@ class _Shell:
             return name != "false"
         elif arguments[:1] in (["activate"], ["load"]):  # conda, mamba; module
             state.opaque.append(f"what `{' '.join(words)}` sets")
-        elif self._output is not None:
-            return self._write(words, state)
-        elif name in LOOKING:
-            return output_of(name, arguments, state, self._files) is not None
-        elif asks(name):
+        else:
+            return self._program(words, assigned, state)
+        return True
+
+    def _program(
+        self, words: list[str], assigned: dict[str, str], state: ShellState
+    ) -> bool | None:
+        name, arguments = words[0], words[1:]
+        if self._output is not None or name in LOOKING:
+            text = output_of(name, arguments, self._input, state, self._files)
+            if self._output is not None:
+                self._output.append(UNKNOWN if text is None else text)
+            if text is not None or name in LOOKING:
+                return text is not None
+            if self._substitutes:
+                return None
+        if asks(name):
             return None
-        elif not prepares(name):
+        if not prepares(name):
             self.last = self._outcome(words, assigned, state)
+        return True
+
+    def _read(
+        self, arguments: list[str], assigned: dict[str, str], state: ShellState
+    ) -> bool | None:
+        """Read a line of the input into variables; None if it is not known."""
+        names = names_of_read(arguments)
+        line, _, rest = (self._input or "").partition("\n")
+        if names is None or self._input is None or UNKNOWN in line:
+            for name in names or [word for word in arguments if word[:1] != "-"]:
+                state.assign(name, UNKNOWN)
+            return None
+        at_end = not self._input
+        self._input = rest
+        separators = assigned.get("IFS", state.variables.get("IFS", " \t"))
+        for name, value in zip(names, split_line(line, separators, len(names)), strict=True):
+            state.assign(name, value)
+        return not at_end
+
+    def _activate(self, words: list[str], state: ShellState) -> bool | None:
+        """Follow `conda activate` as far as the files of the environment tell."""
+        environment = next((word for word in words[2:] if not word.startswith("-")), "")
+        program = words[0] if words[0].startswith("/") else self._files.program(words[0], state)
+        text = None
+        if UNKNOWN not in environment:
+            text = activation(
+                environment, program or "", state.variables, lambda p: self._files.exists(p, state)
+            )
+        if text is None:
+            state.opaque.append(f"what `{' '.join(words)}` sets")
+            return True
+        self.run_text(text, state)
         return True
 
     def _function(self, words: list[str], state: ShellState) -> bool | None:
@@ -426,28 +538,22 @@ class _Shell:
         environment = state.environment() | assigned
         unknown = tuple(dict.fromkeys(state.opaque[:_OPAQUE]))
         changes = tuple(self._changes)
-        return ScriptOutcome(tuple(words), environment, state.directory, changes, unknown)
-
-    # -- outputs of commands
-
-    def _write(self, words: list[str], state: ShellState) -> bool | None:
-        """Follow a command whose output is a part of a word."""
-        assert self._output is not None
-        text = output_of(words[0], words[1:], state, self._files)
-        self._output.append(UNKNOWN if text is None else text)
-        return True if text is not None else None
+        files = state.changes()
+        return ScriptOutcome(tuple(words), environment, state.directory, changes, unknown, files)
 
     def _substituted(self, block: Block, state: ShellState) -> str:
         """Return the output of commands, ``UNKNOWN`` where it is not known."""
-        output, self._output = self._output, []
+        substitutes, self._substitutes = self._substitutes, True
         kept = self.became, self.perhaps, self.last
+        apart = state.copy()
         try:
-            self.run(block, state.copy())
+            text = self._captured(partial(self.run, block), apart)
         except (_End, _Return):
-            self._output = [UNKNOWN]
-        texts, self._output = self._output, output
+            text = None
+        self._substitutes = substitutes
         self.became, self.perhaps, self.last = kept
-        return "\n".join(texts) if texts else UNKNOWN
+        state.take_files(apart)
+        return UNKNOWN if text is None else text.rstrip("\n")
 
 
 @lru_cache(maxsize=8)

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, field, replace
 
+from nvgraft_cli.case.file_changes import UNKNOWN, FileChanges
 from nvgraft_cli.prove.shell_syntax import Block
 
-#: A part of a value that is not known. No value of a process has this character.
-UNKNOWN = "\0"
 #: The most characters of a value, and elements of an array.
 VALUE_LIMIT = 4096
 _ELEMENTS = 256
@@ -19,6 +18,12 @@ class ShellState:
 
     :ivar arguments: the name of the script, then its arguments.
     :ivar export_all: each variable that is set is exported too.
+    :ivar written: the texts of files that commands have written, under paths without links; None
+        for a file that they have removed.
+    :ivar links: the targets of symbolic links that they have made.
+    :ivar copies: the files that they have copied to a path.
+    :ivar directories: those that commands have made.
+    :ivar touched: paths below which commands have brought or removed what is not known.
     :ivar opaque: what was run that may have set any variable; one list for all copies.
     """
 
@@ -30,6 +35,11 @@ class ShellState:
     functions: dict[str, Block] = field(default_factory=dict)
     arrays: dict[str, list[str]] = field(default_factory=dict)
     export_all: bool = False
+    written: dict[str, str | None] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    copies: dict[str, str] = field(default_factory=dict)
+    directories: set[str] = field(default_factory=set)
+    touched: set[str] = field(default_factory=set)
     opaque: list[str] = field(default_factory=list)
 
     def copy(self) -> "ShellState":
@@ -41,6 +51,24 @@ class ShellState:
             arguments=list(self.arguments),
             functions=dict(self.functions),
             arrays=dict(self.arrays),
+            written=dict(self.written),
+            links=dict(self.links),
+            copies=dict(self.copies),
+            directories=set(self.directories),
+            touched=set(self.touched),
+        )
+
+    def take_files(self, other: "ShellState") -> None:
+        """Take what another shell has done to files."""
+        self.written, self.links, self.copies = other.written, other.links, other.copies
+        self.directories, self.touched = other.directories, other.touched
+
+    def changes(self) -> FileChanges:
+        """Return what has been done to files."""
+        removed = {path for path, text in self.written.items() if text is None}
+        texts = {path: text for path, text in self.written.items() if text is not None}
+        return FileChanges(
+            texts, self.links, self.copies, frozenset(self.directories), frozenset(removed)
         )
 
     def assign(self, name: str, value: str) -> None:
@@ -88,6 +116,24 @@ class ShellState:
                 shortest = min((value or "" for value in values), key=len)
                 shortest = shortest.removeprefix(f"{UNKNOWN}:")
                 first.variables[name] = f"{UNKNOWN}:{shortest}" if shortest else UNKNOWN
+        for path in {path for end in ends for path in end.written}:
+            texts = [end.written.get(path, UNKNOWN) for end in ends]
+            if texts.count(texts[0]) != len(texts):
+                first.written[path] = UNKNOWN
+                first.touched.add(path)
+        for kept, others in (
+            (first.links, [end.links for end in ends]),
+            (first.copies, [end.copies for end in ends]),
+        ):
+            for path in {path for other in others for path in other}:
+                if any(other.get(path) != others[0].get(path) for other in others):
+                    kept.pop(path, None)
+                    first.touched.add(path)
+        made = set().union(*(end.directories for end in ends))
+        sure = {path for path in made if all(path in end.directories for end in ends)}
+        first.directories = sure
+        first.touched = (made - sure).union(*(end.touched for end in ends))
+        self.take_files(first)
         self.variables, self.functions = first.variables, first.functions
         self.arrays, self.export_all = first.arrays, first.export_all
         self.exported = set().union(*(end.exported for end in ends))

@@ -105,7 +105,27 @@ class AndOr:
     pipelines: tuple[tuple[str, Pipeline], ...]
 
 
-Command = Simple | If | For | While | CaseCommand | Group | FunctionDefinition
+@dataclass(slots=True)
+class Redirection:
+    """Where a command reads its input, or writes its output.
+
+    :ivar kind: write and append (to the file ``word``), read (the file ``word``), text (``word``
+        itself is the input), or aside (to standard error).
+    """
+
+    kind: Literal["write", "append", "read", "text", "aside"]
+    word: Word = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Redirected:
+    """A command with its redirections."""
+
+    command: "Command"
+    redirections: tuple[Redirection, ...]
+
+
+Command = Simple | If | For | While | CaseCommand | Group | FunctionDefinition | Redirected
 Block = tuple[AndOr, ...]
 
 #: A part whose value is not known.

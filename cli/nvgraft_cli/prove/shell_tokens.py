@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from nvgraft_cli.prove.shell_syntax import UNKNOWN_PART, Block, NotUnderstood, Word, WordPart
+from nvgraft_cli.prove.shell_syntax import (
+    UNKNOWN_PART,
+    Block,
+    NotUnderstood,
+    Redirection,
+    Word,
+    WordPart,
+    text_of,
+)
 
 #: The most levels of commands, words and expansions inside one another.
 _DEPTH = 40
@@ -33,7 +41,7 @@ class Tokens(ABC):
         self.text = text
         self.at = 0
         self._depth = depth
-        self._here: list[tuple[str, bool]] = []
+        self._here: list[tuple[re.Match[str], bool, Redirection]] = []
 
     def fail(self) -> NoReturn:
         """Raise ``NotUnderstood``."""
@@ -75,14 +83,23 @@ class Tokens(ABC):
             self._pass_here_documents()
 
     def _pass_here_documents(self) -> None:
-        for end, tabs in self._here:
+        for name, tabs, redirection in self._here:
+            end, lines = name[2].lstrip("\\"), []
             while self.at < len(self.text):
                 stop = self.text.find("\n", self.at)
                 stop = len(self.text) if stop < 0 else stop
                 line = self.text[self.at : stop]
+                line = line.lstrip("\t") if tabs else line
                 self.at = min(stop + 1, len(self.text))
-                if (line.lstrip("\t") if tabs else line) == end:
+                if line == end:
                     break
+                lines.append(f"{line}\n")
+            text = "".join(lines)
+            if name[1] or name[2].startswith("\\"):
+                redirection.word = (WordPart("text", text, True),)
+            else:
+                with self.deeper():
+                    redirection.word = tuple(type(self)(text, self._depth)._quoted(""))
         self._here = []
 
     def newlines(self) -> None:
@@ -109,8 +126,8 @@ class Tokens(ABC):
             self.fail()
         self.take(operator)
 
-    def redirection(self) -> bool:
-        """Pass over a redirection if it is next."""
+    def redirection(self, found: list[Redirection]) -> bool:
+        """Take a redirection if it is next; those of input and output are ``found``."""
         self.blanks()
         match = _REDIRECTION.match(self.text, self.at)
         if match is None or self.text.startswith("(", match.end()):
@@ -121,10 +138,19 @@ class Tokens(ABC):
             if name is None:
                 self.fail()
             self.at = name.end()
-            self._here.append((name[2].lstrip("\\"), match[1] == "<<-"))
+            found.append(Redirection("text"))
+            self._here.append((name, match[1] == "<<-", found[-1]))
             return True
         self.blanks()
-        self.word()
+        word, number = self.word(), match[0].removesuffix(match[1])
+        if match[1] == "<<<":
+            found.append(Redirection("text", (*word, WordPart("text", "\n", True))))
+        elif match[1] == "<" and number in {"", "0"}:
+            found.append(Redirection("read", word))
+        elif match[1] in {">", ">|", ">>", "&>", "&>>"} and number in {"", "1"}:
+            found.append(Redirection("append" if match[1].endswith(">>") else "write", word))
+        elif match[1] == ">&" and number in {"", "1"} and text_of(word) == "2":
+            found.append(Redirection("aside"))
         return True
 
     def word(self) -> Word:
@@ -198,20 +224,21 @@ class Tokens(ABC):
             self.fail()
         return end
 
-    def _quoted(self) -> list[WordPart]:
-        """Parse the rest of a text in double quotes."""
+    def _quoted(self, end: str = '"') -> list[WordPart]:
+        """Parse the rest of a text in double quotes; without ``end`` that of a here document."""
         parts: list[WordPart] = []
         plain: list[str] = []
         while True:
             character = self.text[self.at : self.at + 1]
-            if not character:
+            if not character and end:
                 self.fail()
-            if character == '"':
+            if character == end:
                 self.at += 1
                 break
             if character == "\\":
                 following = self.text[self.at + 1 : self.at + 2]
-                plain.append(following if following in '$`"\\' else f"\\{following}")
+                if following != "\n":
+                    plain.append(following if following in f"$`\\{end}" else f"\\{following}")
                 self.at += 2
             elif character in "$`":
                 parts.append(WordPart("text", "".join(plain), True))

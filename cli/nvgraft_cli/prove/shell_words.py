@@ -4,9 +4,10 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.prove.shell_files import ShellFiles
 from nvgraft_cli.prove.shell_patterns import is_pattern, quoted, without
-from nvgraft_cli.prove.shell_state import UNKNOWN, VALUE_LIMIT, ShellState
+from nvgraft_cli.prove.shell_state import VALUE_LIMIT, ShellState
 from nvgraft_cli.prove.shell_syntax import Block, Word, WordPart
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
@@ -23,13 +24,19 @@ class ShellWords:
         self._files = files
         self._output = output
 
-    def text(self, word: Word, state: ShellState, *, pattern: bool = False) -> str:
+    def text(
+        self, word: Word, state: ShellState, *, pattern: bool = False, limit: int = VALUE_LIMIT
+    ) -> str:
         """Return a word as one text, without splitting."""
-        texts = []
+        texts: list[str] = []
+        length = 0
         for part in _at_home(word, state):
             text = " ".join(self._values(part, state))
             texts.append(quoted(text) if pattern and part.quoted else text)
-        return "".join(texts)[:VALUE_LIMIT]
+            length += len(text)
+            if length > limit:
+                break
+        return "".join(texts)[:limit]
 
     def fields(self, word: Word, state: ShellState) -> list[str]:
         """Return the arguments that a word becomes."""
@@ -41,7 +48,7 @@ class ShellWords:
             if part.kind == "text" or (
                 part.quoted and part.kind != "elements" and part.text != "@"
             ):
-                current = (current or "") + "".join(values)
+                current = (current or "") + " ".join(values)
                 pattern |= not part.quoted and is_pattern(part.text)
                 continue
             if not part.quoted:
