@@ -25,6 +25,7 @@ import os, sys
 os.environ["LD_LIBRARY_PATH"] = "/opt/x"
 os.execvp(sys.argv[1], sys.argv[1:])
 """
+SETS = "export LD_LIBRARY_PATH=/opt/x"
 RUN = "#!/usr/bin/sh\nexport LD_LIBRARY_PATH=/opt/x\nexec app\n"
 CONDA: dict[str, str | bytes] = {
     "usr/bin/conda": ELF,
@@ -692,6 +693,64 @@ def test_programs_that_start_the_program(
     told = [text for text in proof["unknown"] if not text.startswith("the search directories")]
     assert all(text.startswith(unknown) for text in told)
     assert bool(told) is bool(unknown)
+
+
+@pytest.mark.parametrize(
+    ("args", "files", "others"),
+    [
+        (["su", "-", "own", "-c", "app"], {"home/own/.bash_profile": SETS}, True),
+        (["su", "own", "-c", "app"], {"home/own/.bash_profile": SETS}, False),
+        (["su", "-l", "none", "-c", "app"], {"home/own/.bash_profile": SETS}, False),
+        (["runuser", "-l", "own", "-c", "app"], {"etc/profile": SETS}, True),
+        (
+            ["bash", "-ic", "app"],
+            {"root/.bashrc": f"case $- in *i*) ;; *) return;; esac\n{SETS}"},
+            True,
+        ),
+        (["bash", "-c", "app"], {"root/.bashrc": SETS}, False),
+        (["bash", "-lc", "app"], {"root/.profile": f'[ "$BASH" ] && {SETS}'}, True),
+        (["sh", "-lc", "app"], {"root/.profile": f'[ "$BASH" ] && {SETS}'}, False),
+        (["zsh", "-c", "app"], {"root/.zshenv": SETS}, True),
+        (["zsh", "-c", "app"], {"root/.zshrc": SETS}, False),
+        (["zsh", "-ic", "app"], {"root/.zshrc": SETS, "etc/zsh/zshenv": "A=1"}, True),
+        (["zsh", "-lc", "app"], {"root/.zprofile": SETS}, True),
+        (["ksh", "/x.sh"], {"x.sh": f"{SETS}\napp\n"}, True),
+    ],
+)
+def test_files_that_other_shells_read_first(
+    args: list[str], files: dict[str, str], others: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """A login reads the user's own files with the user's shell, bash -i .bashrc, zsh .zshenv."""
+    path = made(tmp_path / "b", "HOME=/root", args=args)
+    for name in ("su", "runuser", "zsh", "ksh"):
+        put(tmp_path / "b/rootfs/usr/bin" / name, ELF)
+    put(tmp_path / "b/rootfs/etc/passwd", "own:x:1000:1000::/home/own:/usr/bin/bash\n")
+    for name, content in files.items():
+        put(tmp_path / "b/rootfs" / name, content)
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if others else 0)
+
+
+@pytest.mark.parametrize(
+    ("args", "fact"),
+    [
+        (["make", "run"], "what `make run` starts, with which variables"),
+        (["/x.csh"], "what `/usr/bin/tcsh /x.csh` starts, with which variables"),
+        (["sh", "-c", ") app"], "what the script starts, with which variables"),
+        (["sh", "/x.csh"], "what the script /x.csh starts, with which variables"),
+        (["sh", "-c", 'shift $(date); exec "$@"'], "what the script starts, with which variables"),
+        (["make"], ""),
+    ],
+)
+def test_a_starter_that_is_not_followed(
+    args: list[str], fact: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """What starts other programs by files in a language that is not read here is told."""
+    path = made(tmp_path / "b", args=args)
+    for name in ("make", "tcsh"):
+        put(tmp_path / "b/rootfs/usr/bin" / name, ELF)
+    put(tmp_path / "b/rootfs/x.csh", "#!/usr/bin/tcsh\nsetenv LD_LIBRARY_PATH /opt/x\n) app\n")
+    _, (proof,) = run_prove(capsys, "--bundle", path)
+    assert [text for text in proof["unknown"] if text.startswith("what ")] == [fact] * bool(fact)
 
 
 @pytest.mark.parametrize("source", ["volume", "link", "volume/libcuda.so.470.57.02"])

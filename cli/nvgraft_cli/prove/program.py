@@ -23,7 +23,7 @@ from nvgraft_cli.prove.conda import PROGRAMS, activation, run_by
 from nvgraft_cli.prove.search import count_paths, default_loader
 from nvgraft_cli.prove.shell_files import SCRIPT_LIMIT
 from nvgraft_cli.prove.supervisors import services_of
-from nvgraft_cli.prove.user import User, named_user
+from nvgraft_cli.prove.user import User, named_user, shell_of
 
 #: Where a program is searched without PATH: by a shell, and by execvp(3). A runtime finds none.
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -91,7 +91,27 @@ _MULTI_CALL = {"busybox", "toybox"}
 #: Interpreters of Python, and their options that take a value.
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 _PYTHON_VALUES = {"-W", "-X"}
-_SHELLS = {"sh", "bash", "dash", "ash", "zsh"}
+_SHELLS = {"sh", "bash", "dash", "ash", "zsh", "rbash", "ksh", "ksh93", "mksh", "posh", "yash"}
+#: Shells with another language, which is not followed, and other programs whose files tell what
+#: they start.
+_NOT_FOLLOWED = {
+    *("csh", "tcsh", "fish", "rc", "es", "elvish", "nu", "xonsh", "pwsh", "expect", "make", "just"),
+    *(
+        "npm",
+        "npx",
+        "yarn",
+        "pnpm",
+        "task",
+        "rake",
+        "invoke",
+        "fab",
+        "uv",
+        "poetry",
+        "pdm",
+        "hatch",
+    ),
+    *("pipenv", "pixi", "rye", "tox", "nox", "bazel", "gradle", "mvn", "ansible-playbook"),
+}
 #: Options of a shell that take a value.
 _SHELL_VALUES = {"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
 #: Variables by which the loader and a shell search.
@@ -370,6 +390,10 @@ def _following(tree: PlannedTree, path: str, name: str, start: _Start) -> _Start
         return _of_env(words[1:], start)
     if name in _SHELLS:
         return _of_shell(tree, start)
+    if name in _NOT_FOLLOWED and len(words) > 1:
+        fact = f"what `{' '.join(words)}` starts, with which variables"
+        start.unknown += (printable(fact),)
+        return None
     if _PYTHON.fullmatch(name) or name == "perl":
         return _of_interpreted(tree, name, start)
     if _LOADER.fullmatch(posixpath.basename(path)):
@@ -483,6 +507,7 @@ def _of_user_options(
 ) -> _Start | None:
     """Return the command that setpriv, runuser, su or sudo becomes."""
     user, group, script, login, kept = "", "", None, False, {"PATH", "TERM"}
+    logged_in: dict[str, str] = {}
     words = list(words)
     while words and words[0].startswith("-"):
         option, equals, value = words.pop(0).partition("=")
@@ -503,7 +528,9 @@ def _of_user_options(
             option = words.pop(0)
             if option in {"-c", "--command"} and words:
                 script = words.pop(0)
-        words = ["sh", *([] if script is None else ["-c", script])]
+        shell, home = shell_of(tree, user)
+        words = [shell, *(["-l"] if login else []), *([] if script is None else ["-c", script])]
+        logged_in = {"HOME": home, "SHELL": shell, "USER": user, "LOGNAME": user}
     elif name == "sudo":
         user = user or "root"
     assigned = _assignments(words) if name == "sudo" else {}
@@ -514,7 +541,7 @@ def _of_user_options(
             name: value for name, value in start.environment.items() if name in kept
         }
     if following is not None:
-        following.environment |= assigned
+        following.environment |= {**logged_in, **assigned}
     return following
 
 
@@ -570,13 +597,14 @@ def _of_env(words: list[str], start: _Start) -> _Start | None:
 def _of_shell(tree: PlannedTree, start: _Start) -> _Start | None:
     """Return what the script of a shell becomes or runs last; None if it is not known."""
     words = start.words[1:]
-    script = False
+    script = interactive = False
     login = start.words[0].startswith("-")
     while words and words[0][:1] in {"-", "+"} and len(words[0]) > 1:
         option = words.pop(0)
         if option == "--":
             break
         script |= "c" in option and not option.startswith("--")
+        interactive |= "i" in option and not option.startswith("--")
         login |= option == "--login" or ("l" in option and option[:1] == "-" != option[1:2])
         if option in _SHELL_VALUES and words:
             words.pop(0)
@@ -599,9 +627,13 @@ def _of_shell(tree: PlannedTree, start: _Start) -> _Start | None:
         tree,
         start.uid,
         lambda name, variables, directory: _find_named(tree, name, variables, directory),
-        _startup_files(start, login=login),
+        _startup_files(start, login=login, interactive=interactive),
+        own=_own_variables(start, interactive=interactive),
+        machine=tree.machine,
     )
     if outcome is None:
+        place = "" if script else f" {words[0]}"
+        start.unknown += (printable(f"what the script{place} starts, with which variables"),)
         return None
     following = _Start(
         [word.replace(UNKNOWN, "") for word in outcome.words], dict(outcome.environment), start
@@ -626,14 +658,35 @@ def _text(tree: PlannedTree, path: str) -> str | None:
         return None
 
 
-def _startup_files(start: _Start, *, login: bool) -> list[tuple[str, ...]]:
+def _own_variables(start: _Start, *, interactive: bool) -> dict[str, str]:
+    """Return the variables by which scripts tell one shell, and its options, from another."""
+    name = posixpath.basename(start.words[0]).lstrip("-")
+    own = {"-": "himBH" if interactive else "hB"}
+    if name in {"bash", "rbash"}:
+        own |= {"BASH": "/bin/bash", "BASH_VERSION": "5"}
+    if interactive:
+        own["PS1"] = "$ "
+    return own | ({"ZSH_VERSION": "5"} if name == "zsh" else {})
+
+
+def _startup_files(start: _Start, *, login: bool, interactive: bool) -> list[tuple[str, ...]]:
     """Return the files that a shell reads first: of each group the first one that is there."""
-    bash = posixpath.basename(start.words[0]).lstrip("-") == "bash"
+    name = posixpath.basename(start.words[0]).lstrip("-")
+    bash = name == "bash"
     home = start.environment.get("HOME", "/root")
     files: list[tuple[str, ...]] = []
-    if login:
+    if name == "zsh":
+        place = start.environment.get("ZDOTDIR", home)
+        files += [("/etc/zsh/zshenv", "/etc/zshenv"), (posixpath.join(place, ".zshenv"),)]
+        if login:
+            files += [("/etc/zsh/zprofile",), (posixpath.join(place, ".zprofile"),)]
+        if interactive:
+            files += [("/etc/zsh/zshrc",), (posixpath.join(place, ".zshrc"),)]
+    elif login:
         names = (".bash_profile", ".bash_login", ".profile") if bash else (".profile",)
         files += [("/etc/profile",), tuple(posixpath.join(home, name) for name in names)]
+    elif bash and interactive:
+        files += [("/etc/bash.bashrc", "/etc/bashrc"), (posixpath.join(home, ".bashrc"),)]
     elif bash and start.environment.get("BASH_ENV"):
         files.append((start.environment["BASH_ENV"],))
     return files

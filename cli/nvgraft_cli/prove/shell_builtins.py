@@ -18,8 +18,11 @@ def change_state(name: str, arguments: list[str], state: ShellState) -> bool:
     elif name == "set":
         _set(arguments, state)
     elif name == "shift":
-        count = int(arguments[0]) if arguments and arguments[0].isdecimal() else 1
-        del state.arguments[1 : 1 + count]
+        if UNKNOWN in "".join(arguments):
+            state.arguments[1:] = [UNKNOWN]
+        else:
+            count = int(arguments[0]) if arguments and arguments[0].isdecimal() else 1
+            del state.arguments[1 : 1 + count]
     elif name == "cd":
         place = next((word for word in arguments if not word.startswith("-")), "")
         state.directory = posixpath.join(state.directory, place or "/")
@@ -31,6 +34,7 @@ def change_state(name: str, arguments: list[str], state: ShellState) -> bool:
 def _declare(name: str, arguments: list[str], state: ShellState) -> None:
     flags = "".join(word[1:] for word in arguments if word.startswith("-"))
     exports = (name == "export" and "n" not in flags) or "x" in flags
+    drops = (name == "export" and "n" in flags) or any(word.startswith("+x") for word in arguments)
     for argument in arguments:
         variable = argument
         if UNKNOWN in argument.partition("=")[0]:
@@ -40,7 +44,9 @@ def _declare(name: str, arguments: list[str], state: ShellState) -> None:
             variable, joined, value = assigns
             before = state.variables.get(variable, "") if joined else ""
             state.assign(variable, before + value)
-        if exports and not argument.startswith("-"):
+        if drops:
+            state.exported.discard(variable)
+        elif exports and not argument.startswith("-"):
             state.exported.add(variable)
 
 
@@ -55,3 +61,37 @@ def _set(arguments: list[str], state: ShellState) -> None:
             return
         if argument in {"-a", "+a"} or (argument.startswith("-") and "a" in argument):
             state.export_all = argument.startswith("-")
+
+
+def next_option(arguments: list[str], state: ShellState) -> bool | None:
+    """Follow `getopts OPTIONS NAME`: set NAME, OPTARG and OPTIND to the next option.
+
+    It is False behind the last one. Options that stand in one word together are not known.
+    """
+    known, name = arguments[:2]
+    index = state.variables.get("OPTIND", "1")
+    words = arguments[2:] or state.arguments[1:]
+    if not index.isdecimal() or any(UNKNOWN in word for word in [known, *words]):
+        state.assign(name, UNKNOWN)
+        state.assign("OPTIND", UNKNOWN)
+        return None
+    at = int(index) - 1
+    word = words[at] if at < len(words) else ""
+    if word == "--":
+        state.assign("OPTIND", str(at + 2))
+    if len(word) < 2 or word[0] != "-" or word == "--":
+        state.assign(name, "?")
+        return False
+    place = known.find(word[1], known.startswith(":"))
+    takes = known[place + 1 : place + 2] == ":"
+    if place < 0 or (len(word) > 2 and not takes):
+        state.assign(name, "?" if place < 0 else UNKNOWN)
+        state.assign("OPTIND", str(at + 2) if place < 0 else UNKNOWN)
+        return True if place < 0 else None
+    value = word[2:] or ("".join(words[at + 1 : at + 2]) if takes else "")
+    state.assign(name, word[1])
+    state.variables.pop("OPTARG", None)
+    if takes:
+        state.assign("OPTARG", value)
+    state.assign("OPTIND", str(at + (2 if word[2:] or not takes else 3)))
+    return True

@@ -3,7 +3,7 @@
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.prove.shell_files import ShellFiles
-from nvgraft_cli.prove.shell_patterns import is_pattern, matches
+from nvgraft_cli.prove.shell_patterns import has_plain, is_pattern, matches
 from nvgraft_cli.prove.shell_state import ShellState
 
 #: The operators of a list, those that bind least first, with the side that decides.
@@ -45,15 +45,23 @@ def _holds_for(operator: str, word: str, state: ShellState, files: ShellFiles) -
         node = files.node(word, state)
     except (OSError, PathError):
         return None
+    if node is None:
+        return False
     if operator in {"-d", "-f"}:
-        return node is not None and (node.type == "dir") is (operator == "-d")
-    return node is not None if operator in {"-e", "-r"} or node is None else None
+        return (node.type == "dir") is (operator == "-d")
+    if operator == "-x" and node.mode:
+        return bool(node.mode & 0o111)
+    if operator == "-s" and node.type == "file":
+        return node.size > 0
+    return True if operator in {"-e", "-r"} else None
 
 
 def _compare(left: str, operator: str, right: str) -> bool | None:
     if operator in {"=", "==", "!="}:
         equal = matches(left, right) if is_pattern(right) else left == right
         return equal is (operator != "!=")
+    if operator == "=~":
+        return has_plain(left, right)
     if operator not in _ORDERS:
         return None
     try:

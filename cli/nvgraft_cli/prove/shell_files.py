@@ -25,9 +25,13 @@ _CHANGES, _FOLLOWED = 64, 8
 
 
 class ShellFiles:
-    """The files that a script asks for."""
+    """The files that a script asks for.
 
-    def __init__(self, tree: Tree, find: FindProgram) -> None:
+    :ivar machine: the kernel's name of the architecture, "" where it is not known.
+    """
+
+    def __init__(self, tree: Tree, find: FindProgram, machine: str) -> None:
+        self.machine = machine
         self._tree = tree
         self._find = find
         self._read = 0

@@ -82,8 +82,7 @@ class _Parser(Tokens):
     def _command(self) -> Command:
         self.blanks()
         if self.text.startswith("((", self.at):
-            self.balanced()
-            return Simple(((UNKNOWN_PART,),))
+            return Simple(((WordPart("text", "(("),), (WordPart("text", self.arithmetic(), True),)))
         if self.text.startswith("(", self.at):
             self.at += 1
             body = self.block({")"})

@@ -10,6 +10,9 @@ _PATTERN = re.compile(r"[*?\[]|[@+]\(")
 _CHOICE = re.compile(r"([@?*+])\(([^()]*)\)")
 _OFTEN = {"@": "", "?": "?", "*": "*", "+": "+"}
 
+#: Characters that make a regular expression more than a text.
+_SPECIAL = re.compile(r"[][.*+?(){}|\\^$]")
+
 
 def is_pattern(text: str) -> bool:
     """Tell whether a text has a wildcard in it."""
@@ -52,3 +55,13 @@ def without(value: str, operator: str, pattern: str) -> str | None:
         if fnmatchcase(piece, pattern):
             return rest
     return value
+
+
+def has_plain(text: str, pattern: str) -> bool | None:
+    """Tell whether a text has a plain pattern in it; None for other regular expressions."""
+    plain = pattern.removeprefix("^").removesuffix("$")
+    if _SPECIAL.search(plain):
+        return None
+    if pattern.startswith("^"):
+        return text == plain if pattern.endswith("$") else text.startswith(plain)
+    return text.endswith(plain) if pattern.endswith("$") else plain in text

@@ -5,6 +5,7 @@ import re
 
 from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.prove.shell_files import ShellFiles
+from nvgraft_cli.prove.shell_patterns import has_plain
 from nvgraft_cli.prove.shell_state import ShellState
 
 #: Programs that prepare a start. None of them uses a GPU.
@@ -33,8 +34,6 @@ _IGNORED = {
 }
 #: $NAME and ${NAME}.
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-#: In a pattern of grep, characters that make it more than a text, with ^ and $ at its ends.
-_SPECIAL = re.compile(r"[][.*+?(){}|\\]|.\^|\$.")
 #: Of printf: conversions that are not followed.
 _OTHER_CONVERSION = re.compile("%[^sbd%]|%$")
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "r": "\r"}
@@ -118,26 +117,19 @@ def _matching_lines(
     """Return the lines that grep selects by a plain text, perhaps at the begin or end of a line."""
     plain = [word for word in arguments if not word.startswith("-")]
     options = {word for word in arguments if word.startswith("-")}
-    if not plain or not options <= {"-v", "-E", "-F", "-h"} or _SPECIAL.search(plain[0]):
+    if not plain or not options <= {"-v", "-E", "-F", "-h"}:
         return None
     if len(plain) > 1:
         texts = [files.text(word, state) for word in plain[1:]]
         text = None if None in texts else "".join(filter(None, texts))
     if text is None or UNKNOWN in text + plain[0]:
         return None
-    pattern = plain[0].removeprefix("^").removesuffix("$")
-    selected = []
-    for line in text.splitlines(keepends=True):
-        content = line.rstrip("\n")
-        found = pattern in content
-        if plain[0].startswith("^"):
-            found = content.startswith(pattern)
-        if plain[0].endswith("$"):
-            whole = plain[0].startswith("^")
-            found = content == pattern if whole else content.endswith(pattern)
-        if found is not ("-v" in options):
-            selected.append(line)
-    return "".join(selected)
+    lines = text.splitlines(keepends=True)
+    found = [has_plain(line.rstrip("\n"), plain[0]) for line in lines]
+    if None in found:
+        return None
+    wanted = "-v" not in options
+    return "".join(line for line, has in zip(lines, found, strict=True) if has is wanted)
 
 
 def _echoed(arguments: list[str]) -> str | None:
@@ -174,11 +166,20 @@ def _unescaped(text: str) -> str:
     return _ESCAPE.sub(lambda match: _ESCAPES[match[1]], text)
 
 
+def _of_machine(name: str, arguments: list[str], machine: str) -> str | None:
+    """Return what uname and arch write; ``machine`` is "" where it is not known."""
+    if name == "arch" or arguments in (["-m"], ["--machine"], ["-p"], ["-i"]):
+        return machine or None
+    return "Linux" if arguments in ([], ["-s"]) else None
+
+
 def _line_of(name: str, arguments: list[str], state: ShellState, files: ShellFiles) -> str | None:
     """Return the line that a command writes, None where that is not known."""
     plain = [word for word in arguments if not word.startswith("-")]
     if name == "pwd":
         return "/" + posixpath.normpath(state.directory).lstrip("/")
+    if name in {"uname", "arch"}:
+        return _of_machine(name, arguments, files.machine)
     if name == "id":
         return str(state.uid) if arguments == ["-u"] else None
     if name == "printenv" and len(plain) == 1:

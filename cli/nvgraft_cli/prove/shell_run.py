@@ -12,7 +12,8 @@ from functools import lru_cache, partial
 from nvgraft.formats.tree import Tree
 from nvgraft_cli.case.file_changes import UNKNOWN, FileChanges
 from nvgraft_cli.prove.conda import PROGRAMS, activation
-from nvgraft_cli.prove.shell_builtins import change_state
+from nvgraft_cli.prove.shell_arithmetic import assigned_names, computed
+from nvgraft_cli.prove.shell_builtins import change_state, next_option
 from nvgraft_cli.prove.shell_conditions import holds
 from nvgraft_cli.prove.shell_files import SCRIPT_LIMIT, FindProgram, ShellFiles
 from nvgraft_cli.prove.shell_grammar import parse
@@ -101,15 +102,22 @@ def run_script(
     uid: int,
     find: FindProgram,
     before: Sequence[Sequence[str]] = (),
+    *,
+    own: Mapping[str, str] | None = None,
+    machine: str = "",
 ) -> ScriptOutcome | None:
     """Return what a script becomes, or the last command that it runs; None if that is not known.
 
     :param arguments: the name of the script, then its arguments.
     :param find: returns the path of a program, from its name, variables and working directory.
     :param before: files that the shell reads first: of each group the first one that is there.
+    :param own: variables that the shell sets itself, and does not export.
+    :param machine: the kernel's name of the architecture, "" where it is not known.
     """
-    state = ShellState(dict(environment), set(environment), directory, list(arguments), uid)
-    shell = _Shell(ShellFiles(tree, find))
+    state = ShellState(
+        {**(own or {}), **environment}, set(environment), directory, list(arguments), uid
+    )
+    shell = _Shell(ShellFiles(tree, find, machine))
     try:
         for files in before:
             shell.read_first(files, state)
@@ -404,6 +412,10 @@ class _Shell:
             return holds(arguments[: -1 if name != "test" else None], state, self._files)
         if change_state(name, arguments, state):
             return True
+        if name == "getopts" and len(arguments) > 1:
+            return next_option(arguments, state)
+        if name == "((":
+            return self._arithmetic(arguments[0], state)
         if name == "read":
             return self._read(arguments, assigned, state)
         if name in {".", "source"} and arguments:
@@ -448,6 +460,13 @@ class _Shell:
         if not prepares(name):
             self.last = self._outcome(words, assigned, state)
         return True
+
+    def _arithmetic(self, text: str, state: ShellState) -> bool | None:
+        """Follow ``((...))``: it succeeds if its value is not zero."""
+        for name in assigned_names(text):
+            state.assign(name, UNKNOWN)
+        number = computed(text, state)
+        return None if number is None else number != 0
 
     def _read(
         self, arguments: list[str], assigned: dict[str, str], state: ShellState

@@ -9,7 +9,7 @@ from nvgraft_cli.prove.shell_syntax import Block
 VALUE_LIMIT = 4096
 _ELEMENTS = 256
 #: Variables that the shell sets by itself, to what is not known here.
-_SET_BY_SHELL = {"?", "$", "!", "-", "RANDOM", "SECONDS", "HOSTNAME"}
+_SET_BY_SHELL = {"?", "$", "!", "RANDOM", "SECONDS", "HOSTNAME"}
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """What a shell script consists of: commands, words and their parts.
 
-Arithmetic and most of bash's own expansions are parts whose value is not known.
+Some of bash's own expansions are parts whose value is not known.
 """
 
 from dataclasses import dataclass
@@ -16,19 +16,22 @@ class WordPart:
     """A part of a word.
 
     :ivar kind: text, variable, command (substituted by its output), array (``words`` in
-        parentheses), elements (of the array ``text``), or unknown.
+        parentheses), elements (of the array ``text``), arithmetic (the expression ``text``), or
+        unknown.
     :ivar text: the text, or the name of the variable.
     :ivar operator: of ``${NAME:-WORD}``, with ``argument``.
     :ivar body: the commands of a command substitution.
+    :ivar replacement: of ``${NAME/ARGUMENT/REPLACEMENT}``.
     """
 
-    kind: Literal["text", "variable", "command", "array", "elements", "unknown"]
+    kind: Literal["text", "variable", "command", "array", "elements", "arithmetic", "unknown"]
     text: str = ""
     quoted: bool = False
     operator: str = ""
     argument: "Word" = ()
     body: "Block" = ()
     words: "tuple[Word, ...]" = ()
+    replacement: "Word" = ()
 
 
 Word = tuple[WordPart, ...]

@@ -25,6 +25,8 @@ _EXPANSION = re.compile(
 )
 #: ${NAME[0]}, which is $NAME, and ${NAME:FIRST:COUNT}.
 _PIECE = re.compile(r"\{([A-Za-z_]\w*|\d)(?:\[0\]|:(\d{1,4}(?::\d{1,4})?))\}")
+#: ${NAME/PATTERN/TEXT} and ${NAME//PATTERN/TEXT}.
+_REPLACEMENT = re.compile(r"\{([A-Za-z_]\w*|\d)(//?)(?!\})")
 _ELEMENTS = re.compile(r"\{([A-Za-z_]\w*)\[[@*]\]\}")
 _REDIRECTION = re.compile(r"(?:\d+|\{\w+\})?(&>>?|<<<|<<-?|<>|>>|>\||[<>]&?)")
 _HERE_NAME = re.compile(r"[ \t]*(['\"]?)([^\s'\";|&<>()]+)\1")
@@ -255,8 +257,7 @@ class Tokens(ABC):
             return self._in_backquotes(quoted=quoted)
         self.at += 1
         if self.text.startswith("((", self.at):
-            self.balanced()
-            return WordPart("unknown", quoted=quoted)
+            return WordPart("arithmetic", self.arithmetic(), quoted)
         if self.text.startswith("(", self.at):
             self.at += 1
             with self.deeper():
@@ -270,6 +271,12 @@ class Tokens(ABC):
             return WordPart("text", "$", quoted)
         self.at = match.end()
         return WordPart("variable", match[0], quoted)
+
+    def arithmetic(self) -> str:
+        """Take an expression in two parentheses; return its text."""
+        start = self.at
+        self.balanced()
+        return self.text[start + 2 : self.at - 2]
 
     def _in_backquotes(self, *, quoted: bool) -> WordPart:
         end = self.at + 1
@@ -292,27 +299,41 @@ class Tokens(ABC):
         if match := _ELEMENTS.match(self.text, start):
             self.at = match.end()
             return WordPart("elements", match[1], quoted)
+        if match := _REPLACEMENT.match(self.text, start):
+            self.at = match.end()
+            with self.deeper():
+                pattern, end = self._until_slash(quoted=False)
+                argument = self._until_brace(quoted=quoted) if end == "/" else ()
+            return WordPart("variable", match[1], quoted, match[2], pattern, replacement=argument)
         match = _EXPANSION.match(self.text, start + 1)
         if match is not None and (
             match["operator"] or self.text.startswith("}", match.end("name"))
         ):
             self.at = match.end()
             with self.deeper():
-                argument = self._until_brace(quoted=quoted)
+                # Quotes around ${NAME#PATTERN} do not quote the pattern.
+                argument = self._until_brace(quoted=quoted and match["operator"][:1] not in "#%")
             return WordPart("variable", match["name"], quoted, match["operator"], argument)
         self.at = start
         self.balanced("{", "}")
         return WordPart("unknown", quoted=quoted)
 
     def _until_brace(self, *, quoted: bool) -> Word:
+        return self._word_until("}", quoted=quoted)[0]
+
+    def _until_slash(self, *, quoted: bool) -> tuple[Word, str]:
+        return self._word_until("/}", quoted=quoted)
+
+    def _word_until(self, ends: str, *, quoted: bool) -> tuple[Word, str]:
+        """Parse a word up to one of the characters ``ends``; return it and the character."""
         parts: list[WordPart] = []
         while True:
             character = self.text[self.at : self.at + 1]
             if not character:
                 self.fail()
-            if character == "}":
+            if character in ends:
                 self.at += 1
-                return tuple(parts)
+                return tuple(parts), character
             if character == '"':
                 self.at += 1
                 parts += self._quoted()
@@ -326,7 +347,7 @@ class Tokens(ABC):
                 parts.append(WordPart("text", self.text[self.at + 1 : self.at + 2], True))
                 self.at += 2
             else:
-                match = re.compile(r"[^}\"'$`\\]+|'").match(self.text, self.at)
+                match = re.compile(rf"[^{ends}\"'$`\\]+|'").match(self.text, self.at)
                 assert match is not None
                 parts.append(WordPart("text", match[0], quoted))
                 self.at = match.end()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from nvgraft_cli.case.file_changes import UNKNOWN
+from nvgraft_cli.prove.shell_arithmetic import computed
 from nvgraft_cli.prove.shell_files import ShellFiles
 from nvgraft_cli.prove.shell_patterns import is_pattern, quoted, without
 from nvgraft_cli.prove.shell_state import VALUE_LIMIT, ShellState
@@ -72,6 +73,9 @@ class ShellWords:
             return [part.text]
         if part.kind in {"unknown", "array"}:
             return [UNKNOWN]
+        if part.kind == "arithmetic":
+            number = computed(part.text, state)
+            return [UNKNOWN if number is None else str(number)]
         if part.kind == "elements":
             return state.elements(part.text)
         if part.kind == "command":
@@ -94,11 +98,19 @@ class ShellWords:
         elif operator == "piece" and value and UNKNOWN not in value:
             start, _, count = part.argument[0].text.partition(":")
             return value[int(start) :][: int(count) if count else None]
+        elif operator in {"/", "//"} and value:
+            return self._replaced(value, part, state)
         elif operator and value and UNKNOWN not in value:
             pattern = self.text(part.argument, state, pattern=True)
             rest = None if UNKNOWN in pattern else without(value, operator, pattern)
             return UNKNOWN if rest is None else rest
         return value or ""
+
+    def _replaced(self, value: str, part: WordPart, state: ShellState) -> str:
+        pattern, text = self.text(part.argument, state), self.text(part.replacement, state)
+        if not pattern or is_pattern(pattern) or UNKNOWN in value + pattern:
+            return UNKNOWN if pattern else value
+        return value.replace(pattern, text, -1 if part.operator == "//" else 1)
 
 
 def assignment(word: Word) -> tuple[str, bool, Word] | None:

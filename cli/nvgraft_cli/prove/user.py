@@ -38,14 +38,26 @@ def named_user(tree: PlannedTree, text: str) -> User | None:
     return None if found is None else User(user.uid, found[:1])
 
 
+def shell_of(tree: PlannedTree, name: str) -> tuple[str, str]:
+    """Return the shell and the home directory of a user; those that are not known are usual."""
+    fields = [*_fields(tree, "/etc/passwd", name), *[""] * 7]
+    return fields[6] or "/bin/sh", fields[5] or "/"
+
+
 def _row(tree: PlannedTree, path: str, name: str) -> tuple[int, ...] | None:
     """Return the numbers behind the password in a line of /etc/passwd or /etc/group."""
+    fields = _fields(tree, path, name)
+    return tuple(int(field) for field in fields[2:4] if field.isdecimal()) or None
+
+
+def _fields(tree: PlannedTree, path: str, name: str) -> list[str]:
+    """Return the fields of a line of /etc/passwd or /etc/group; none if there is no such line."""
     try:
         text = tree.read(tree.resolve(path), _LIMIT).decode("utf-8", "surrogateescape")
     except (OSError, PathError):
-        return None
+        return []
     for line in text.splitlines():
         fields = line.split(":")
         if fields[0] == name and len(fields) > 3 and fields[2].isdecimal():
-            return tuple(int(field) for field in fields[2:4] if field.isdecimal())
-    return None
+            return fields
+    return []
