@@ -159,3 +159,22 @@ def test_only_a_repeated_id_counts(
     assert bool(results["repeated-ids"]["findings"]) is repeated
     if repeated:
         assert results["repeated-ids"]["findings"][0]["fix"] == "set NVIDIA_VISIBLE_DEVICES=0"
+
+
+@pytest.mark.parametrize(
+    ("place", "identifier", "fix"),
+    [
+        ("usr/lib", "refused", "use another image: this path leads through a file"),
+        ("usr/bin", "target-is-symlink", "the image has a file in the place of this directory"),
+    ],
+)
+def test_a_file_in_the_place_of_a_directory(
+    place: str, identifier: str, fix: str, setup: Setup, capsys: Captured
+) -> None:
+    """A file where the image needs a directory is the image's fault, and the fix names it."""
+    files = {path: data for path, data in setup.files.items() if not path.startswith(f"{place}/")}
+    setup.files = {**files, place: b"x"}
+    _, results = run_doctor(setup, capsys)
+    (finding,) = results[identifier]["findings"]
+    assert finding["fix"].startswith(fix)
+    assert "host-layout" not in ids(results)

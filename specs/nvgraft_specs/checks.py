@@ -84,7 +84,7 @@ FAILURES = (
     ),
     Failure(
         "target-is-symlink",
-        "the image has a symbolic link where a driver file is to be mounted",
+        "something in the image is in the way of a driver file",
         "file creation failed: file exists",
     ),
     Failure(

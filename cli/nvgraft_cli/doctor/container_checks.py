@@ -367,9 +367,7 @@ def target_is_symlink(patient: Patient) -> Iterator[Diagnosis]:
     Reported in NVIDIA/nvidia-container-toolkit#289, #176, #295, #274; NVIDIA/nvidia-docker#1551.
     """
     refusal = patient.refusal
-    if refusal is None or not refusal.text.endswith(
-        ("file exists", "is a directory", "not a directory")
-    ):
+    if refusal is None or not refusal.text.endswith(("file exists", "is a directory")):
         return
     target = refusal.text.removeprefix("file creation failed: ").rpartition(": ")[0]
     inside = target.removeprefix(patient.rootfs.label)

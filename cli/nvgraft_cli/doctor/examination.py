@@ -236,6 +236,10 @@ def _explain(refusal: Refusal, patient: Patient, results: dict[str, Result]) -> 
     if refusal.text.startswith("open failed: "):
         identifier = "host-layout"
         explaining = {identifier}
+    if identifier == "host-layout" and patient.has_container:
+        # The same words of a path in the container.
+        label = patient.rootfs.label
+        identifier = "refused" if label and label in refusal.text else identifier
     if isinstance(refusal, Unmountable):
         identifier = "cdi-stale"
         explaining = {identifier}

@@ -78,11 +78,8 @@ class Target:
                 if node is not None and resolved != self.tree.resolve(libs):
                     return libs, "/usr/lib"
         except PathError as error:
-            raise Refusal(
-                "container",
-                error.text,
-                "use another image: its symbolic links lead out of it, or in a circle",
-            ) from error
+            hint = f"use another image: this path leads {error.leads}"
+            raise Refusal("container", error.text, hint) from error
         return libs, "/usr/lib32"
 
     def has_musl_alone(self) -> bool:

@@ -157,14 +157,20 @@ NOT_A_DIRECTORY = "not a directory"
 LOOP = "too many levels of symbolic links"
 
 
+#: Cause of a path that cannot be resolved -> where it leads.
+_LEADS = {NOT_A_DIRECTORY: "through a file", LOOP: "in a circle", "": "out of the image"}
+
+
 class PathError(Exception):
     """A path that cannot be resolved in its tree. ``text`` has the reference's words, ``cause``
-    their last part if that is an error of the kernel: NOT_A_DIRECTORY, LOOP or another.
+    their last part if that is an error of the kernel: NOT_A_DIRECTORY, LOOP or another, and
+    ``leads`` says where the path leads.
     """
 
     def __init__(self, text: str, cause: str = "") -> None:
         self.text = f"{text}: {cause}" if cause else text
         self.cause = cause
+        self.leads = _LEADS.get(cause, "to a file that cannot be read")
         super().__init__(self.text)
 
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 _CUDA = "/usr/local/cuda"
 _LIBRARIES = "compat/lib*.so.*"
 
-#: Cause of a path that cannot be resolved -> what a link in it does.
-_LEADS = {NOT_A_DIRECTORY: "through a file", LOOP: "in a circle", "": "out of the image"}
-
 #: The modes of the reference CLI. The first one is its default.
 MODES = ("mount", "ldconfig", "disabled")
 
@@ -71,8 +68,7 @@ def compat_directory(
         raise Refusal(
             "container",
             error.text,
-            f"use another image: a path below its {_CUDA} leads"
-            f" {_LEADS.get(error.cause, 'to a file that cannot be read')}",
+            f"use another image: a path below its {_CUDA} leads {error.leads}",
         ) from error
     chosen = [
         path for path in libraries if _comes_first(paths.basename(path), driver_version, mode)

@@ -222,7 +222,7 @@ class Layout:
         try:
             path = self._target.tree.resolve(requested)
         except PathError as error:
-            hint = "use another image: its symbolic links lead out of it, or in a circle"
+            hint = f"use another image: this path leads {error.leads}"
             raise Refusal("mount", error.text, hint) from error
         # SECURITY R28: mounts in /proc are planned without this function. Device nodes keep their
         # names: under another name a node could replace a disk's, or be in a directory where
