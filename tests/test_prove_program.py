@@ -27,6 +27,12 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 SETS = "export LD_LIBRARY_PATH=/opt/x"
 RUN = "#!/usr/bin/sh\nexport LD_LIBRARY_PATH=/opt/x\nexec app\n"
+EXECLINE = """#!/usr/bin/execlineb -P
+# a service
+foreground { echo { x } }
+export LD_LIBRARY_PATH /opt/x
+app -x
+"""
 CONDA: dict[str, str | bytes] = {
     "usr/bin/conda": ELF,
     "opt/conda/envs/ml/bin/other": ELF,
@@ -620,6 +626,24 @@ SUPERVISED = "[program:one]\ncommand=app -x\n"
         ),
         (["flock", "-n", "/x", "env", "LD_LIBRARY_PATH=/opt/x", "app"], {}, 4, ""),
         (["flock", "/x", "-c", "LD_LIBRARY_PATH=/opt/x app"], {}, 4, ""),
+        (["s6-envdir", "/env", "app"], {"env/LD_LIBRARY_PATH": "/opt/x\nmore"}, 4, ""),
+        (["chpst", "-u", "nobody", "-e/env", "app"], {"env/LD_LIBRARY_PATH": "/opt/x"}, 4, ""),
+        (["envdir", "/env", "app"], {"env/PLACE": ""}, 0, ""),
+        (
+            ["capsh", "--drop=all", "--", "-c", "LD_LIBRARY_PATH=/opt/x app"],
+            {"bin/bash": ELF},
+            4,
+            "",
+        ),
+        (["capsh", "--print"], {}, 0, ""),
+        (["/run.el"], {"run.el": EXECLINE}, 4, ""),
+        (["execlineb", "-P", "-c", "unexport PLACE cd /x fdmove -c 2 1 app"], {}, 0, ""),
+        (
+            ["execlineb", "-c", "importas A B export LD_LIBRARY_PATH $A app"],
+            {},
+            0,
+            "which of the programs that /usr/bin/execlineb starts opens the library",
+        ),
         (
             ["supervisord", "-c", "/s.conf"],
             {"s.conf": SUPERVISED + 'environment=A="1",LD_LIBRARY_PATH="%(ENV_PLACE)s"\n'},
@@ -683,7 +707,20 @@ def test_programs_that_start_the_program(
     told where it is not.
     """
     path = made(tmp_path / "b", "PLACE=/opt/x", args=args)
-    names = ("python3", "perl", "flock", "supervisord", "s6-svscan", "systemd", "micromamba")
+    names = (
+        "envdir",
+        "s6-envdir",
+        "chpst",
+        "capsh",
+        "execlineb",
+        "python3",
+        "perl",
+        "flock",
+        "supervisord",
+        "s6-svscan",
+        "systemd",
+        "micromamba",
+    )
     for name in names:
         put(tmp_path / "b/rootfs/usr/bin" / name, ELF)
     for name, content in files.items():

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import NamedTuple
 
 from nvgraft.base.errors import printable
@@ -61,7 +62,6 @@ _STARTERS = {
     "linux64": ("", 0),
     "chronic": ("", 0),
     "systemd-inhibit": ("", 0),
-    "envdir": ("", 1),
     "s6-softlimit": ("-m -d -f -c", 0),
     "opentelemetry-instrument": ("", 0),
     "ddtrace-run": ("", 0),
@@ -69,13 +69,14 @@ _STARTERS = {
     "ncu": ("-o", 0),
     "prlimit": ("", 0),
     "with-contenv": ("", 0),
-    "s6-envdir": ("", 1),
     "catchsegv": ("", 0),
     "strace": ("-o -e -p -s -P", 0),
 }
 #: Programs that become the command in their arguments as the user in the first of these -> the
 #: options that take a value.
-_AS_USER = {"gosu": "", "su-exec": "", "s6-setuidgid": "", "chpst": ""}
+_AS_USER = {"gosu": "", "su-exec": "", "s6-setuidgid": "", "setuidgid": ""}
+#: Programs that change their process and become the command in their arguments.
+_CHAINING = {"chpst", "envdir", "s6-envdir", "capsh", "execlineb"}
 #: Options that take a value as a word of its own, of programs that start another one as a user.
 _USER_VALUES = {
     "setpriv": {
@@ -368,6 +369,9 @@ def _following(tree: PlannedTree, path: str, name: str, start: _Start) -> _Start
     words = start.words
     if name in PROGRAMS and (run := run_by(words)):
         return _of_conda(tree, path, run, start)
+    chained = _of_chaining(tree, name, start) if name in _CHAINING else None
+    if chained is not None:
+        return chained
     services = _of_supervisor(tree, path, start)
     if services is not None:
         return services
@@ -401,23 +405,66 @@ def _following(tree: PlannedTree, path: str, name: str, start: _Start) -> _Start
     return None
 
 
+def _of_chaining(tree: PlannedTree, name: str, start: _Start) -> _Start | None:
+    """Return the command that execline, chpst, envdir or capsh becomes; None if it is not known."""
+    from nvgraft_cli.prove import chain_loading as chains
+
+    def read(place: str) -> str | None:
+        return _text(tree, posixpath.join(start.directory, place))
+
+    def names(place: str) -> list[str]:
+        return _names(tree, posixpath.join(start.directory, place))
+
+    words = start.words[1:]
+    chained: chains.Chained | None
+    if name == "chpst":
+        chained = chains.of_chpst(words, read, names)
+    elif name == "capsh":
+        chained = chains.of_capsh(words)
+    elif name == "execlineb":
+        options = [word for word in words if word.startswith("-")]
+        script = words[len(options) :]
+        text = script[0] if "-c" in options else read(script[0]) if script else None
+        chained = None if text is None else chains.of_execline(text, start.environment)
+    else:
+        words = _without_options(words, set())
+        found = chains.variables_in(words[0], read, names) if words else {}
+        chained = chains.Chained(words[1:], found)
+    if chained is None or not chained.words:
+        return None
+    environment = {**start.environment, **chained.changes}
+    known = {key: value for key, value in environment.items() if value is not None}
+    following = _Start(chained.words, known, start)
+    following.directory = posixpath.join(start.directory, chained.directory)
+    user = named_user(tree, chained.user) if chained.user else None
+    if user is not None:
+        following.user, following.uid = user, user.uid
+    return following
+
+
+def _names(tree: PlannedTree, place: str) -> list[str]:
+    """Return the names in a directory; none if there is no such directory."""
+    try:
+        return sorted(tree.listdir(tree.resolve(place)))
+    except (OSError, PathError):
+        return []
+
+
 def _of_supervisor(tree: PlannedTree, path: str, start: _Start) -> _Start | None:
     """Return the one command that a supervisor starts, or None.
 
     Of several it is not known which one opens a library; the supervisor stands for them.
     """
 
-    def names(place: str) -> list[str]:
-        try:
-            return sorted(tree.listdir(tree.resolve(place)))
-        except (OSError, PathError):
-            return []
-
     interpreter = _interpreter(tree, path) or [""]
     if path != "/init" and posixpath.basename(interpreter[0]) in _SHELLS:
         return None
     services = services_of(
-        start.words, path, start.environment, lambda place: _text(tree, place), names
+        start.words,
+        path,
+        start.environment,
+        lambda place: _text(tree, place),
+        partial(_names, tree),
     )
     if services is None:
         return None

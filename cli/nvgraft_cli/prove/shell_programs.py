@@ -32,6 +32,8 @@ _IGNORED = {
     *("printf", "echo", "read", "getopts", "times", "pushd", "popd", "enable", "bind", "disown"),
     "xargs",
 }
+#: A command of sed that replaces.
+_REPLACES = re.compile(r"s(.)((?:(?!\1).)+)\1((?:(?!\1).)*)\1(g?)")
 #: $NAME and ${NAME}.
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 #: Of printf: conversions that are not followed.
@@ -103,12 +105,32 @@ def output_of(
         return None if None in texts else "".join(filter(None, texts))
     if name in {"grep", "egrep"}:
         return _matching_lines(arguments, text, state, files)
+    if name == "sed":
+        return _substituted(arguments, text, state, files)
     if name == "xargs" and not arguments:
         return None if text is None else " ".join(text.split()) + "\n"
     if name == "envsubst" and not arguments and text is not None:
         return _VARIABLE.sub(lambda match: state.environment().get(match[1] or match[2], ""), text)
     line = _line_of(name, arguments, state, files)
     return None if line is None else f"{line}\n"
+
+
+def _substituted(
+    arguments: list[str], text: str | None, state: ShellState, files: ShellFiles
+) -> str | None:
+    """Return what sed writes that replaces one plain text by another."""
+    words = [word for word in arguments if word not in {"-e", "-E", "-r"}]
+    match = _REPLACES.fullmatch(words[0]) if words else None
+    if match is None or len(words) > 2 or has_plain("", match[2]) is None:
+        return None
+    if "&" in match[3] or "\\" in match[3] or match[2][:1] == "^" or match[2][-1:] == "$":
+        return None
+    text = files.text(words[1], state) if len(words) == 2 else text
+    if text is None or UNKNOWN in text + words[0]:
+        return None
+    count = -1 if match[4] else 1
+    lines = text.splitlines(keepends=True)
+    return "".join(line.replace(match[2], match[3], count) for line in lines)
 
 
 def _matching_lines(
