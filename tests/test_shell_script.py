@@ -67,6 +67,8 @@ def follow(
         ("X=$(echo a | sed s/./b/)", UNKNOWN),
         ("echo 'X=$Y' > /tmp/a; X=$(envsubst < /tmp/a)", "X=2"),
         ('set -- a b; X="$*"', "a b"),
+        ('L=(a b); X=$(IFS=:; echo "${L[*]}")', "a:b"),
+        ('L=(a b); IFS=,; X="${L[@]}"', "a b"),
         ("curl -o /tmp/a host; [ -f /tmp/a ] && X=there", UNKNOWN),
         ("if grep -q a /b; then echo X=1 > /tmp/a; fi; [ -f /tmp/a ] && X=there", UNKNOWN),
     ],

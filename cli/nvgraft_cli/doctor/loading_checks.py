@@ -221,7 +221,16 @@ def _lacks_needed(name: str, failure: Failure, patient: Patient) -> Diagnosis:
 
 
 def _lacks_compat32(words: str, patient: Patient) -> Diagnosis:
-    capabilities = ",".join([*patient.injected.request.capabilities, "compat32"])
+    requested = patient.injected.request.capabilities
+    if "compat32" in requested:
+        return Diagnosis(
+            f"{words}: the container's program is a 32-bit one, and the host has no 32-bit files of"
+            " these libraries",
+            "the driver's 32-bit libraries are in packages of their own",
+            "install all 32-bit libraries of the driver on the host",
+            "error" if "libcuda.so.1" in words else "warning",
+        )
+    capabilities = ",".join([*requested, "compat32"])
     return Diagnosis(
         f"{words}: the container's program is a 32-bit one, and the driver's 32-bit libraries are "
         "not mounted",

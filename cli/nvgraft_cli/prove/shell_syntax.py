@@ -19,7 +19,7 @@ class WordPart:
         parentheses), elements (of the array ``text``), arithmetic (the expression ``text``), or
         unknown.
     :ivar text: the text, or the name of the variable.
-    :ivar operator: of ``${NAME:-WORD}``, with ``argument``.
+    :ivar operator: of ``${NAME:-WORD}``, with ``argument``; of elements @, or * that joins them.
     :ivar body: the commands of a command substitution.
     :ivar replacement: of ``${NAME/ARGUMENT/REPLACEMENT}``.
     """

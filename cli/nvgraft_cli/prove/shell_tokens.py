@@ -27,7 +27,7 @@ _EXPANSION = re.compile(
 _PIECE = re.compile(r"\{([A-Za-z_]\w*|\d)(?:\[0\]|:(\d{1,4}(?::\d{1,4})?))\}")
 #: ${NAME/PATTERN/TEXT} and ${NAME//PATTERN/TEXT}.
 _REPLACEMENT = re.compile(r"\{([A-Za-z_]\w*|\d)(//?)(?!\})")
-_ELEMENTS = re.compile(r"\{([A-Za-z_]\w*)\[[@*]\]\}")
+_ELEMENTS = re.compile(r"\{([A-Za-z_]\w*)\[([@*])\]\}")
 _REDIRECTION = re.compile(r"(?:\d+|\{\w+\})?(&>>?|<<<|<<-?|<>|>>|>\||[<>]&?)")
 _HERE_NAME = re.compile(r"[ \t]*(['\"]?)([^\s'\";|&<>()]+)\1")
 _BLANKS = re.compile(r"(?:[ \t\r]|\\\n)+")
@@ -298,7 +298,7 @@ class Tokens(ABC):
             return WordPart("variable", match[1], quoted, "piece", (WordPart("text", match[2]),))
         if match := _ELEMENTS.match(self.text, start):
             self.at = match.end()
-            return WordPart("elements", match[1], quoted)
+            return WordPart("elements", match[1], quoted, match[2])
         if match := _REPLACEMENT.match(self.text, start):
             self.at = match.end()
             with self.deeper():

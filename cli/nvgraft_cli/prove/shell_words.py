@@ -77,11 +77,11 @@ class ShellWords:
             number = computed(part.text, state)
             return [UNKNOWN if number is None else str(number)]
         if part.kind == "elements":
-            return state.elements(part.text)
+            return _joined(state.elements(part.text), part.operator, part, state)
         if part.kind == "command":
             return [self._output(part.body, state)]
         if part.text in {"@", "*"} and not part.operator:
-            return state.arguments[1:]
+            return _joined(state.arguments[1:], part.text, part, state)
         return [self._variable(part, state)[:VALUE_LIMIT]]
 
     def _variable(self, part: WordPart, state: ShellState) -> str:
@@ -111,6 +111,13 @@ class ShellWords:
         if not pattern or is_pattern(pattern) or UNKNOWN in value + pattern:
             return UNKNOWN if pattern else value
         return value.replace(pattern, text, -1 if part.operator == "//" else 1)
+
+
+def _joined(values: list[str], sign: str, part: WordPart, state: ShellState) -> list[str]:
+    """Return values, of a quoted * as one text with the first character of IFS between them."""
+    if sign != "*" or not part.quoted:
+        return values
+    return [state.variables.get("IFS", " ")[:1].join(values)]
 
 
 def assignment(word: Word) -> tuple[str, bool, Word] | None:
