@@ -28,6 +28,7 @@ from nvgraft.formats.ldcache_table import Table
 from nvgraft.formats.tree import Bounds, LiveTree, Tree, open_tree_at
 from nvgraft.host.components import Host
 from nvgraft.host.gpus import DriverReport
+from nvgraft_cli.case.dynamic import read_dynamic
 from nvgraft_cli.case.image.tree import ImageLayer, ImageTree
 from nvgraft_cli.case.planned_tree import PlannedTree
 
@@ -169,6 +170,24 @@ def test_the_planned_cache_has_capabilities_and_flags(image: Path) -> None:
     assert rows(image, "libcuda.so.1") == [(f"{LIBS}/libcuda.so.1", 0x303, None)]
     assert rows(image, "libnone.so.1") == []
     check(image)
+
+
+def test_an_image_is_read_once_for_several_plans(
+    image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each plan for the same archive has the same cache and facts; libraries are read once."""
+    install_driver(tmp_path / "driver")
+    tree, driver = archive(image), open_tree_at(str(tmp_path / "driver"))
+    trees = [planned(tree, image, driver) for _ in range(2)]
+    path = "/opt/lib/libother.so.2.1"
+    facts, table = read_dynamic(trees[0], path), trees[0].loader_cache
+    monkeypatch.setattr(ImageTree, "visit", lambda *_: pytest.fail("the archive is read again"))
+    other = trees[1].loader_cache
+    assert read_dynamic(trees[1], path) == facts
+    driver.close()
+    assert table is not None
+    assert other is not None
+    assert other.data() == table.data()
 
 
 def test_a_library_of_the_image_comes_after_the_drivers(image: Path) -> None:

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from nvgraft.formats import elf
 from nvgraft.formats.tree import LiveTree, Tree
@@ -35,6 +36,10 @@ _VERDEF, _VERDAUX = struct.Struct("<HHHHIII"), struct.Struct("<II")
 _PATH_LIMIT = 64 << 10
 #: Bytes of the header of a 32-bit file, and of a text that a script writes.
 _SHORT, _TEXT_LIMIT = 52, 1 << 20
+
+#: Tree -> what was read of its files, by their paths. A tree reads its nodes once as well, and
+#: several plans are made for one.
+_READ: WeakKeyDictionary[Tree, dict[str, "Dynamic"]] = WeakKeyDictionary()
 
 
 class BadElf(Exception):
@@ -118,6 +123,13 @@ def read_dynamic(tree: Tree, path: str) -> Dynamic:
     """
     while isinstance(tree, LayeredTree):
         tree, path = tree.side(path)
+    known = _READ.setdefault(tree, {})
+    if path not in known:
+        known[path] = _read(tree, path)
+    return known[path]
+
+
+def _read(tree: Tree, path: str) -> Dynamic:
     if isinstance(tree, ImageTree):
         read: list[Dynamic] = []
         tree.visit([path], lambda _path, content: read.append(read_file(content)))

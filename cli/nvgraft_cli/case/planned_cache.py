@@ -7,6 +7,7 @@ instead of a running container.
 import errno
 import os
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from weakref import WeakKeyDictionary
 
 from nvgraft.apply.cache.content import CacheContent
 from nvgraft.apply.cache.search_path import HWCAPS, SearchPath, is_library_name
@@ -20,6 +21,10 @@ from nvgraft_cli.case.image.tree import ImageTree
 from nvgraft_cli.case.layered_tree import LayeredTree
 
 CACHE = "/etc/ld.so.cache"
+
+#: Tree -> what was read of its libraries, by their paths. A tree reads its nodes once as well, and
+#: several plans are made for one.
+_READ: WeakKeyDictionary[Tree, dict[str, Library | None]] = WeakKeyDictionary()
 
 _NUMBERS = {name: number for number, name in MACHINES.items()}
 
@@ -156,8 +161,10 @@ class _TreeFiles:
                 continue
             groups.setdefault(id(tree), (tree, {}))[1][inside] = path
         for tree, names in groups.values():
-            for inside, library in _read_libraries(tree, names):
-                self.libraries[names[inside]] = library
+            known = _READ.setdefault(tree, {})
+            if unread := [inside for inside in names if inside not in known]:
+                known.update(_read_libraries(tree, unread))
+            self.libraries.update((path, known.get(inside)) for inside, path in names.items())
 
 
 class _TreeDirectory:
