@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import combinations, pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,13 +106,15 @@ def test_results_that_follow_from_others_are_those_of_a_plan(
     for one in some[::7]:
         env = [f"{CAPABILITIES}={','.join(sorted(one.capabilities))}"]
         env += [f"{VISIBLE}={one.devices}"] if one.devices is not None else []
-        case = Case(side, open_container(path, env), one.mode)
-        plan, _ = case.outcome
-        patient = Patient(side, case.given, [], case=case)
-        result = made.results[made.combinations[one]]
-        assert pairs([made.mounts[number] for number in result.mounts]) == pairs(plan.actions), one
-        assert result.verdict == container_verdict(patient, examine(patient)), one
-        found = [proof.sentence() for proof in driver_proofs(patient.proofs, plan)]
+        with closing(open_container(path, env)) as given:
+            case = Case(side, given, one.mode)
+            plan, _ = case.outcome
+            patient = Patient(side, case.given, [], case=case)
+            result = made.results[made.combinations[one]]
+            mounts = [made.mounts[number] for number in result.mounts]
+            assert pairs(mounts) == pairs(plan.actions), one
+            assert result.verdict == container_verdict(patient, examine(patient)), one
+            found = [proof.sentence() for proof in driver_proofs(patient.proofs, plan)]
         assert [made.proofs[number].sentence() for number in result.proofs] == found, one
 
 

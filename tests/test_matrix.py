@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,25 @@ def test_every_cell_is_the_plan_of_its_pair(
             ]
             occurring.add(cell.outcome)
     assert occurring == set(outcomes.values())
+
+
+def test_a_container_is_closed_after_its_last_host(
+    bundles: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any number of containers leaves no more files open than those of one slice."""
+    monkeypatch.setattr(matrices, "_SLICE", 2)
+    plan_slice, opened = matrices._plan_slice, []
+
+    def counted(task: tuple[int, int]) -> object:
+        part = plan_slice(task)
+        opened.append(len(os.listdir("/proc/self/fd")))
+        return part
+
+    monkeypatch.setattr(matrices, "_plan_slice", counted)
+    before = len(os.listdir("/proc/self/fd"))
+    matrices.compute(["eks-t4", "mig-h100"], bundles[:1] * 8, None, 1)
+    assert before < opened[0] == opened[-1]
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_hosts_with_equal_documents_are_planned_once(bundles: list[str], tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Plan every container on every host.
 
-Each host is read once, each container opened once, and each pair is one plan. Hosts with equal
-documents are planned once. The pairs are spread over processes.
+Each host is read once, each container opened once in each process, and each pair is one plan.
+Hosts with equal documents are planned once. The pairs are spread over processes.
 """
 
 import contextlib
@@ -10,7 +10,9 @@ import json
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from multiprocessing.connection import Connection, wait
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from nvgraft.base.errors import Refusal
@@ -89,20 +91,15 @@ def compute(
     _containers[:] = [_open(path) for path in bundles]
     _mode[:] = [mode]
     tasks = [
-        (host, start) for host in range(len(_hosts)) for start in range(0, len(bundles), _SLICE)
+        (host, start) for start in range(0, len(bundles), _SLICE) for host in range(len(_hosts))
     ]
     cells: dict[tuple[int, int], list[Cell]] = {}
-    try:
-        with Progress("planning", len(_hosts) * len(bundles), "pairs") as progress:
-            for task, part in _run(tasks, jobs):
-                if isinstance(part, InputError):
-                    raise part
-                cells[task] = part
-                progress.step(len(part))
-    finally:
-        for container in _containers:
-            if isinstance(container, ContainerSide):
-                container.close()
+    with Progress("planning", len(_hosts) * len(bundles), "pairs") as progress:
+        for task, part in _run(tasks, jobs):
+            if isinstance(part, InputError):
+                raise part
+            cells[task] = part
+            progress.step(len(part))
     rows = []
     for index, group in enumerate(groups.values()):
         document: dict[str, Any] = group[0].document or {}
@@ -151,7 +148,7 @@ def _run(
     tasks: list[tuple[int, int]], jobs: int
 ) -> Iterator[tuple[tuple[int, int], list[Cell] | InputError]]:
     if jobs == 1 or len(tasks) == 1:
-        yield from map(_plan_slice, tasks)
+        yield from _plan(tasks)
         return
     # Only pipes: the locks of a pool are files, which a confined command cannot create.
     context = multiprocessing.get_context("fork")
@@ -190,8 +187,23 @@ def _work(tasks: list[tuple[int, int]], writer: "_Writer", readers: "list[_Reade
     for reader in readers:
         reader.close()
     with contextlib.suppress(BrokenPipeError):
-        for task in tasks:
-            writer.send(_plan_slice(task))
+        for part in _plan(tasks):
+            writer.send(part)
+
+
+def _plan(
+    tasks: list[tuple[int, int]],
+) -> Iterator[tuple[tuple[int, int], list[Cell] | InputError]]:
+    """Plan tasks in which the hosts of a slice follow one another, and close its containers after
+    the last: a process may have 1,024 files open, and each container has some.
+    """
+    for start, hosts in groupby(tasks, key=itemgetter(1)):
+        try:
+            yield from map(_plan_slice, hosts)
+        finally:
+            for container in _containers[start : start + _SLICE]:
+                if isinstance(container, ContainerSide):
+                    container.close()
 
 
 def _plan_slice(task: tuple[int, int]) -> tuple[tuple[int, int], list[Cell] | InputError]:
