@@ -403,6 +403,7 @@ def test_a_library_on_a_volume_without_the_right_to_execute(
         ("export LD_LIBRARY_PATH=/opt/x; rm -r /opt/x/", 0, 0, ""),
         ("export LD_LIBRARY_PATH=/opt/x; rm -r /opt/x/", 1000, 4, "`rm -r /opt/x/`"),
         ("mkdir -p /srv/a; cp /opt/x/libcuda.so.1 /srv/a; export LD_LIBRARY_PATH=/srv/a", 0, 4, ""),
+        ("cp -r /opt/x /srv/a; export LD_LIBRARY_PATH=/srv/a", 0, 4, ""),
         ("ln -s /opt/x /srv/a; export LD_LIBRARY_PATH=/srv/a", 0, 4, ""),
         ("mv /opt/x/libcuda.so.1 /srv/; export LD_LIBRARY_PATH=/opt/x", 0, 0, ""),
         ("if grep -q a /b; then ln -s /opt/x /srv/a; fi", 0, 0, ""),
@@ -636,6 +637,8 @@ SUPERVISED = "[program:one]\ncommand=app -x\n"
             "",
         ),
         (["capsh", "--print"], {}, 0, ""),
+        (["sh", "-c", "/plain"], {"plain": "LD_LIBRARY_PATH=/opt/x app\n", "bin/sh": ELF}, 4, ""),
+        (["env", "/plain"], {"plain": "LD_LIBRARY_PATH=/opt/x app\n", "bin/sh": ELF}, 4, ""),
         (["/run.el"], {"run.el": EXECLINE}, 4, ""),
         (["execlineb", "-P", "-c", "unexport PLACE cd /x fdmove -c 2 1 app"], {}, 0, ""),
         (

@@ -26,6 +26,9 @@ from nvgraft_cli.case.file_changes import FileChanges, TextTree
 from nvgraft_cli.case.layered_tree import LayeredTree
 from nvgraft_cli.case.volumes import ContainerVolumes
 
+#: The most files of a directory that a script copies.
+_COPIED = 256
+
 
 class PlannedTree(LayeredTree):
     """``image`` with the additions of ``plan``. Files of the driver are read from ``host``.
@@ -137,7 +140,16 @@ class PlannedTree(LayeredTree):
                 nodes[path] = node
                 other._copies[path] = resolved
             elif node is not None:
-                nodes[path] = Node("symlink", target=resolved)
+                nodes[path] = Node("dir", 0o755)
+                for name in self.listdir(resolved)[:_COPIED]:
+                    inside = posixpath.join(resolved, name)
+                    there = self.lstat(inside)
+                    if there is not None and there.type == "file":
+                        other._copies[posixpath.join(path, name)] = inside
+                    elif there is not None and there.type == "dir":
+                        there = Node("symlink", target=inside)
+                    if there is not None:
+                        nodes[posixpath.join(path, name)] = there
         for path, node in nodes.items():
             there = None if node.type != "dir" else self.lstat(path)
             if path not in self.sources and there is None:

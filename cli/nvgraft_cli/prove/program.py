@@ -781,6 +781,8 @@ def _of_loader(words: list[str], start: _Start, path: str) -> _Start | None:
 def _of_script(tree: PlannedTree, path: str, start: _Start) -> _Start | None:
     """Return the interpreter of a script with its arguments; None for what is not a script."""
     interpreter = _interpreter(tree, path)
+    if interpreter == [] and start.usual_path:
+        interpreter = ["/bin/sh"]  # a shell and execvp(3) start it so, the kernel does not
     if not interpreter:
         return None
     return _Start([*interpreter, path, *start.words[1:]], start.environment, start)

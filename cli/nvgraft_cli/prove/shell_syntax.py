@@ -15,16 +15,18 @@ class NotUnderstood(ValueError):
 class WordPart:
     """A part of a word.
 
-    :ivar kind: text, variable, command (substituted by its output), array (``words`` in
-        parentheses), elements (of the array ``text``), arithmetic (the expression ``text``), or
-        unknown.
+    :ivar kind: text, variable, indirect (the variable that another one names), command (substituted
+        by its output), array (``words`` in parentheses), elements (of the array ``text``),
+        arithmetic (the expression ``text``), or unknown.
     :ivar text: the text, or the name of the variable.
     :ivar operator: of ``${NAME:-WORD}``, with ``argument``; of elements @, or * that joins them.
     :ivar body: the commands of a command substitution.
     :ivar replacement: of ``${NAME/ARGUMENT/REPLACEMENT}``.
     """
 
-    kind: Literal["text", "variable", "command", "array", "elements", "arithmetic", "unknown"]
+    kind: Literal[
+        "text", "variable", "indirect", "command", "array", "elements", "arithmetic", "unknown"
+    ]
     text: str = ""
     quoted: bool = False
     operator: str = ""

@@ -25,6 +25,9 @@ _EXPANSION = re.compile(
 )
 #: ${NAME[0]}, which is $NAME, and ${NAME:FIRST:COUNT}.
 _PIECE = re.compile(r"\{([A-Za-z_]\w*|\d)(?:\[0\]|:(\d{1,4}(?::\d{1,4})?))\}")
+#: ${NAME,,} and ${NAME^^}; ${!NAME}, perhaps with a default.
+_CASED = re.compile(r"\{([A-Za-z_]\w*|\d)(,,|\^\^)\}")
+_INDIRECT = re.compile(r"\{!([A-Za-z_]\w*)(?:\}|(:?-))")
 #: ${NAME/PATTERN/TEXT} and ${NAME//PATTERN/TEXT}.
 _REPLACEMENT = re.compile(r"\{([A-Za-z_]\w*|\d)(//?)(?!\})")
 _ELEMENTS = re.compile(r"\{([A-Za-z_]\w*)\[([@*])\]\}")
@@ -299,6 +302,14 @@ class Tokens(ABC):
         if match := _ELEMENTS.match(self.text, start):
             self.at = match.end()
             return WordPart("elements", match[1], quoted, match[2])
+        if match := _CASED.match(self.text, start):
+            self.at = match.end()
+            return WordPart("variable", match[1], quoted, match[2])
+        if match := _INDIRECT.match(self.text, start):
+            self.at = match.end()
+            with self.deeper():
+                argument = self._until_brace(quoted=quoted) if match[2] else ()
+            return WordPart("indirect", match[1], quoted, match[2] or "", argument)
         if match := _REPLACEMENT.match(self.text, start):
             self.at = match.end()
             with self.deeper():

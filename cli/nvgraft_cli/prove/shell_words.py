@@ -82,6 +82,11 @@ class ShellWords:
             return [self._output(part.body, state)]
         if part.text in {"@", "*"} and not part.operator:
             return _joined(state.arguments[1:], part.text, part, state)
+        if part.kind == "indirect":
+            name = state.value(part.text) or ""
+            if not name.isidentifier():
+                return [UNKNOWN]
+            part = replace(part, kind="variable", text=name)
         return [self._variable(part, state)[:VALUE_LIMIT]]
 
     def _variable(self, part: WordPart, state: ShellState) -> str:
@@ -98,6 +103,8 @@ class ShellWords:
         elif operator == "piece" and value and UNKNOWN not in value:
             start, _, count = part.argument[0].text.partition(":")
             return value[int(start) :][: int(count) if count else None]
+        elif operator in {",,", "^^"} and value:
+            return value.lower() if operator == ",," else value.upper()
         elif operator in {"/", "//"} and value:
             return self._replaced(value, part, state)
         elif operator and value and UNKNOWN not in value:
