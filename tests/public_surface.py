@@ -33,7 +33,7 @@ from sources import nodes
 
 CHECKOUT = Path(__file__).parent.parent
 #: What makes a finding; the first argument is its id.
-_FINDINGS = ("Finding", "self._warn")
+_FINDINGS = ("Finding", "_warn")
 SCHEMAS = CHECKOUT / "specs/nvgraft_specs/schemas"
 
 
@@ -165,9 +165,11 @@ def findings() -> Iterator[str]:
     """The ids of a plan's findings, as the source has them; * is a kind of mount."""
     for path in (*(CHECKOUT / "hook").rglob("*.py"), *(CHECKOUT / "cli").rglob("*.py")):
         for node in nodes(path.read_text()):
-            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in _FINDINGS:
-                continue
-            if name := _constant(node.args[0]):
+            if (
+                isinstance(node, ast.Call)
+                and (getattr(node.func, "id", "") or getattr(node.func, "attr", "")) in _FINDINGS
+                and (name := _constant(node.args[0]))
+            ):
                 yield f"finding {name}"
 
 

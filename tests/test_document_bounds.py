@@ -108,7 +108,7 @@ def test_a_document_is_read_or_refused_within_bounds(
     """
     path = tmp_path / "document"
     path.write_text(DOCUMENTS[name]())
-    if path.read_text()[:1] == "{":
+    if name in {"long string", "files", "links"}:
         run("plan", "--bundle", bundle, "--host", str(path))
     run("diff", str(path), "eks-t4", "--bundle", bundle, "--format", "json")
     if name.startswith("yaml"):

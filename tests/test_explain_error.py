@@ -708,7 +708,7 @@ def test_a_block_of_a_long_log_begins_with_a_line() -> None:
 
 def test_a_phrase_may_be_a_part_of_longer_words() -> None:
     """The word that saves the search for a phrase is found wherever the phrase is."""
-    for phrase, word in (pair for row in known().rows for pair in row.phrases):
+    for phrase, word in (pair for row in known().rows[::4] for pair in row.phrases):
         for text in (phrase, f"x{phrase}x", f"1{phrase}1", f"-{phrase}-"):
             assert word in words_in(text)
     assert "driver" not in words_in("a text without it")
