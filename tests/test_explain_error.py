@@ -25,6 +25,7 @@ from nvgraft_cli.shell.commands import GROUPS
 from nvgraft_cli.shell.main import main
 from nvgraft_specs import errors
 from nvgraft_specs.checks import FAILURES
+from sources import nodes
 
 Captured = pytest.CaptureFixture[str]
 
@@ -257,7 +258,7 @@ def test_every_refusal_of_the_hook_is_explained() -> None:
     calls = [
         node
         for path in Path(nvgraft.__file__).parent.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in nodes(path.read_text("utf-8"))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         if node.func.id == "Refusal" and isinstance(node.args[0], ast.Constant) and node.args[2:]
     ]

@@ -15,6 +15,38 @@ from nvgraft_specs import catalogue, names
 
 _OF_DRIVER = {row.name: row.component_class for row in catalogue.BINARIES}
 
+#: Why a program is not started -> cause and fix.
+_TOLD = {
+    StartCause.NOT_MOUNTED: (
+        "the runtime makes the mounts of config.json before it starts the program",
+        (
+            "make the source of the mount, a file for a file and a directory for a directory, or"
+            " correct the mount; ask about a copied bundle on the machine that it comes from"
+        ),
+    ),
+    StartCause.NOT_EXECUTED: (
+        "the kernel executes only files for which the container's user has that right",
+        (
+            "give the right in the image (chmod +x, or COPY --chmod=755), and mount a volume with "
+            "programs without noexec"
+        ),
+    ),
+    StartCause.NOT_PERMITTED: (
+        "the kernel starts a program only if it can give it all its file capabilities",
+        (
+            "add the capability to the container (docker run --cap-add), or take it from the file"
+            " in the image (setcap -r)"
+        ),
+    ),
+    StartCause.NO_PROGRAM: (
+        "the kernel starts programs, and scripts whose first line names an interpreter",
+        (
+            "let the first line of the script name a program of the image, as #!/bin/sh does, and"
+            " end without a carriage return (sed -i 's/\\r$//')"
+        ),
+    ),
+}
+
 
 def program_missing(patient: Patient) -> Iterator[Diagnosis]:
     """Look for ``program-missing``: neither the image nor the plan has the container's program.
@@ -25,30 +57,8 @@ def program_missing(patient: Patient) -> Iterator[Diagnosis]:
     if failure is None:
         return
     name = posixpath.basename(patient.container.arguments[0])
-    if failure.cause is StartCause.NOT_MOUNTED:
-        cause = "the runtime makes the mounts of config.json before it starts the program"
-        fix = (
-            "make the source of the mount, a file for a file and a directory for a directory, or"
-            " correct the mount; ask about a copied bundle on the machine that it comes from"
-        )
-    elif failure.cause is StartCause.NOT_EXECUTED:
-        cause = "the kernel executes only files for which the container's user has that right"
-        fix = (
-            "give the right in the image (chmod +x, or COPY --chmod=755), and mount a volume with "
-            "programs without noexec"
-        )
-    elif failure.cause is StartCause.NOT_PERMITTED:
-        cause = "the kernel starts a program only if it can give it all its file capabilities"
-        fix = (
-            "add the capability to the container (docker run --cap-add), or take it from the file"
-            " in the image (setcap -r)"
-        )
-    elif failure.cause is StartCause.NO_PROGRAM:
-        cause = "the kernel starts programs, and scripts whose first line names an interpreter"
-        fix = (
-            "let the first line of the script name a program of the image, as #!/bin/sh does, and"
-            " end without a carriage return (sed -i 's/\\r$//')"
-        )
+    if failure.cause in _TOLD:
+        cause, fix = _TOLD[failure.cause]
     elif name not in _OF_DRIVER:
         cause = "neither the image nor what is mounted into the container has this program"
         fix = "add the program to the image, or correct the command or PATH of the container"
