@@ -8,7 +8,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable
 from importlib.resources import files
-from itertools import combinations
+from itertools import combinations, islice, product
 from pathlib import Path
 from textwrap import fill, indent
 from types import SimpleNamespace
@@ -713,6 +713,36 @@ def test_a_phrase_may_be_a_part_of_longer_words() -> None:
         for text in (phrase, f"x{phrase}x", f"1{phrase}1", f"-{phrase}-"):
             assert word in words_in(text)
     assert "driver" not in words_in("a text without it")
+
+
+def many_words(number: int) -> str:
+    """Return so many words that are in no error."""
+    return " ".join(map("".join, islice(product("bfjkqvwz", repeat=6), number)))
+
+
+def test_words_are_found_among_many_others() -> None:
+    """Among so many other words that one expression looks for all, the same words are found."""
+    many = many_words(1_000)
+    assert words_in(many) == words_in("")
+    for phrase, word in (pair for row in known().rows[::8] for pair in row.phrases):
+        assert words_in(f"{many} x{phrase}x") >= words_in(f"x{phrase}x") >= {word}
+
+
+def test_an_error_among_many_words_is_found() -> None:
+    """An error is found in a long text of other words, with the same meaning as alone."""
+    many = many_words(60_000)
+    for paste in (MISMATCH, "cuInit failed: 999", PASTES[24][1]):
+        assert ids(f"{many}\n{paste}\n{many}") == ids(paste) != []
+
+
+def test_the_end_of_what_is_searched_is_not_the_end_of_a_line() -> None:
+    """A text is searched near the phrases of a row; where that ends, no line and no number ends."""
+    line = "unable to find any nvidia gpu"
+    assert ids(line) == ["gpu-not-found"]
+    assert ids(f"{line} graph") == []
+    for length in range(560, 580):
+        assert ids(f"the gpu {'x' * length} {line} graph") == []
+        assert ids(f"the cuda {'x' * length} cuinit failed: 999") == ["cuda-unknown"]
 
 
 def test_a_plain_text_has_one_space_for_many() -> None:

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 
-from nvgraft_cli.explain_error.known import KnownError, Layer, Word, filled, known, words_in
+from nvgraft_cli.explain_error.known import (
+    KnownError,
+    Layer,
+    Spelling,
+    Word,
+    filled,
+    known,
+    words_in,
+)
 from nvgraft_cli.explain_error.paste import blocks, lower, readings
 from nvgraft_specs.checks import FAILURES
 
@@ -225,7 +233,7 @@ def _in_passing(reading: _Reading) -> bool:
     line = _last_telling(_complaints(reading.complaint))
     small = lower(line)
     said = any(line in meaning.words for _, meaning in reading.meanings.values())
-    if said or any(_hits(line, small, cache(lambda: _contexts(small)))):
+    if said or any(_hits(_Text(line, small), cache(lambda: _contexts(small)))):
         return False
     return notes or any(word.ends for word, _ in _words_of(line))
 
@@ -252,13 +260,14 @@ def _place(reading: _Reading) -> tuple[bool, int, int]:
 def _read(block: str, reading: _Reading) -> None:
     """Add what ``block`` shows to ``reading``."""
     small = lower(block).replace("\n", " ")
+    text = _Text(block, small)
     reading.lines += block.count("\n") + 1
     causes = [pair for pair in reading.meanings.values() if not pair[0].symptom]
     if len(_ranked(causes)) < MOST:
-        _read_rows(block, small, reading)
+        _read_rows(text, reading)
     if _COMPLAINT.search(small):
         reading.complaint = block
-        _read_layers(block, small, reading)
+        _read_layers(text, reading)
     if not reading.stage and (stage := _STAGE.search(block)):
         reading.stage, reading.detail = stage[1], stage[2].strip()
     if not reading.of_gpus and any(word in small for word in _OF_GPUS):
@@ -266,37 +275,38 @@ def _read(block: str, reading: _Reading) -> None:
         reading.of_gpus = any(word in others for word in _OF_GPUS)
 
 
-def _read_rows(block: str, small: str, reading: _Reading) -> None:
-    """Add the rows that match ``block`` to ``reading``."""
-    contexts = cache(lambda: _contexts(small))
-    for row, hit in sorted(_hits(block, small, contexts), key=lambda pair: pair[1].start):
+def _read_rows(text: _Text, reading: _Reading) -> None:
+    """Add the rows that match a text to ``reading``."""
+    contexts = cache(lambda: _contexts(text.small))
+    for row, hit in sorted(_hits(text, contexts), key=lambda pair: pair[1].start):
         if row.id not in reading.meanings:
-            reading.meanings[row.id] = (row, _meaning(row, block, hit, contexts))
+            reading.meanings[row.id] = (row, _meaning(row, text.block, hit, contexts))
 
 
-def _read_layers(block: str, small: str, reading: _Reading) -> None:
+def _read_layers(text: _Text, reading: _Reading) -> None:
     """Add the programs that stand in lines that complain to ``reading``."""
-    complains = cache(lambda start, end: _COMPLAINT.search(small, start, end) is not None)
+    complains = cache(lambda start, end: _COMPLAINT.search(text.small, start, end) is not None)
     for layer in known().layers:
         if layer.name not in reading.layers and any(
-            any(complains(*line) for line in _lines_with(phrase, block, small))
-            for phrase in layer.says
+            any(complains(*line) for line in _lines_with(phrase, text))
+            for phrase, word in layer.phrases
+            if word in text.words
         ):
             reading.layers.add(layer.name)
 
 
-def _lines_with(phrase: str, block: str, small: str) -> Iterator[tuple[int, int]]:
+def _lines_with(phrase: str, text: _Text) -> Iterator[tuple[int, int]]:
     """Yield where the first lines with ``phrase`` begin and end, each line once."""
-    at = small.find(phrase)
+    at = text.small.find(phrase)
     for _ in range(_TRIES):
         if at < 0:
             return
-        start = block.rfind("\n", 0, at) + 1
-        end = block.find("\n", at)
+        start = text.block.rfind("\n", 0, at) + 1
+        end = text.block.find("\n", at)
         if end < 0:
-            end = len(block)
+            end = len(text.block)
         yield start, end
-        at = small.find(phrase, end)
+        at = text.small.find(phrase, end)
 
 
 def _contexts(small: str) -> frozenset[str]:
@@ -305,15 +315,14 @@ def _contexts(small: str) -> frozenset[str]:
 
 
 def _hits(
-    block: str, small: str, contexts: Callable[[], frozenset[str]]
+    whole: _Text, contexts: Callable[[], frozenset[str]]
 ) -> Iterator[tuple[KnownError, _Hit]]:
     """Yield each row that matches, if no row before it has matched the same words.
 
     A row that hides those rows is yielded all the same.
     """
-    whole = _Text(block, small)
     said = _without_hints(whole)
-    spelled = _numbers(said.block, said.small)
+    spelled = _numbers(said)
     spans: list[tuple[int, int, str]] = []
     for row in known().rows:
         hit = _phrase(row, whole if row.hints else said)
@@ -358,7 +367,7 @@ def _phrase(row: KnownError, text: _Text) -> _Hit | None:
             end = at + len(phrase)
             if not row.pattern:
                 return _Hit(at, end, ())
-            match = row.regex.search(text.block, max(0, at - _REACH), end + _REACH)
+            match = _search(row.regex, text.block, max(0, at - _REACH), end + _REACH)
             if match:
                 # Of alternatives, only the one that matched has groups: {1} is its first.
                 groups = tuple(group for group in match.groups() if group)
@@ -367,17 +376,51 @@ def _phrase(row: KnownError, text: _Text) -> _Hit | None:
     return None
 
 
-def _numbers(block: str, small: str) -> dict[tuple[str, int], _Hit]:
-    """Return the error numbers in ``block``, each at its first place."""
+def _search(regex: re.Pattern[str], block: str, start: int, end: int) -> re.Match[str] | None:
+    """Return the first match that begins between two places, and is one in the whole block too: a
+    pattern would take the second place for the end of a line.
+    """
+    match = regex.search(block, start, end)
+    return regex.match(block, match.start()) if match and end < len(block) else match
+
+
+def _numbers(text: _Text) -> dict[tuple[str, int], _Hit]:
+    """Return the error numbers in a text, each at its first place."""
     found: dict[tuple[str, int], _Hit] = {}
     for spelling in known().spellings:
-        if not any(phrase in small for phrase in spelling.says):
-            continue
-        for match in islice(spelling.regex.finditer(block), _NUMBERS):
+        for match in islice(_spelled(spelling, text), _NUMBERS):
             said = next(group for group in match.groups() if group)
             hit = _Hit(match.start(), match.end(), (said,))
             found.setdefault((spelling.of, spelling.number(said)), hit)
     return found
+
+
+def _spelled(spelling: Spelling, text: _Text) -> Iterator[re.Match[str]]:
+    """Yield the error numbers of one spelling."""
+    for start, end in _near(spelling.says, text.small):
+        match = _search(spelling.regex, text.block, start, end)
+        while match:
+            yield match
+            match = _search(spelling.regex, text.block, match.end(), end)
+
+
+def _near(phrases: tuple[str, ...], small: str) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a text that are near one of the phrases."""
+    start = end = 0
+    for at in sorted(at for phrase in phrases for at in _places(phrase, small)):
+        if at - _REACH > end:
+            yield start, end
+            start = at - _REACH
+        end = at + _REACH
+    yield start, end
+
+
+def _places(phrase: str, small: str) -> Iterator[int]:
+    """Yield where a phrase stands."""
+    at = small.find(phrase)
+    while at >= 0:
+        yield at
+        at = small.find(phrase, at + len(phrase))
 
 
 def _meaning(

@@ -14,6 +14,8 @@ from nvgraft_specs import errors
 _WORD = re.compile(r"[a-z]+")
 #: The name of a piece in a pattern.
 _PIECE = re.compile(r"\{([a-z_]+)\}")
+#: Characters of distinct words from which on one expression for all words is faster.
+_MANY = 1 << 12
 #: What programs put between the words of an error, or leave out.
 _BETWEEN = re.compile(r"[ _]")
 
@@ -46,10 +48,10 @@ class KnownError:
     @cached_property
     def phrases(self) -> tuple[tuple[str, str], ...]:
         """The phrases, each with its longest word, as :func:`words_in` looks for it."""
-        return tuple((phrase, _longest(phrase)) for phrase in self.says)
+        return _phrases(self.says)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layer:
     """A program that passes on errors of others.
 
@@ -60,6 +62,11 @@ class Layer:
     says: tuple[str, ...]
     passes: str
     place: str
+
+    @cached_property
+    def phrases(self) -> tuple[tuple[str, str], ...]:
+        """The phrases, each with its longest word, as :func:`words_in` looks for it."""
+        return _phrases(self.says)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +166,9 @@ def known() -> Known:
 
 @cache
 def _longest_words() -> frozenset[str]:
-    """Return the longest word of each phrase of the rows."""
-    return frozenset(word for row in known().rows for _, word in row.phrases)
+    """Return the longest word of each phrase; "" is that of a phrase without words."""
+    said: tuple[KnownError | Layer, ...] = (*known().rows, *known().layers)
+    return frozenset(word for each in said for _, word in each.phrases)
 
 
 def words_in(small: str) -> frozenset[str]:
@@ -169,7 +177,46 @@ def words_in(small: str) -> frozenset[str]:
     Each word of the text is searched once, however often it occurs: logs repeat theirs.
     """
     words = f" {' '.join(frozenset(_WORD.findall(small)))} "
-    return frozenset(word for word in _longest_words() if word in words)
+    if len(words) < _MANY:
+        return frozenset(word for word in _longest_words() if word in words)
+    any_word, beginnings = _any_word()
+    found = {""}
+    match = any_word.search(words)
+    while match:
+        found |= beginnings[match[0]]
+        match = any_word.search(words, match.start() + 1)
+    return frozenset(found)
+
+
+@cache
+def _any_word() -> tuple[re.Pattern[str], dict[str, frozenset[str]]]:
+    """Return an expression for the longest word of a phrase that begins at a place, and for each
+    such word those that begin it.
+
+    The expression branches once for each letter, so that a place where none begins costs little.
+    """
+    words = _longest_words() - {""}
+    tree: dict[str, Any] = {}
+    for word in words:
+        branch = tree
+        for letter in word:
+            branch = branch.setdefault(letter, {})
+        branch[""] = {}
+    return re.compile(_branches(tree)), {
+        word: frozenset(word[:end] for end in range(1, len(word) + 1)) & words for word in words
+    }
+
+
+def _branches(tree: dict[str, Any]) -> str:
+    """Return the expression of a tree of letters: "" marks where a word may end."""
+    choices = "|".join(letter + _branches(tree[letter]) for letter in tree if letter)
+    if not choices:
+        return ""
+    return f"(?:{choices}){'?' if '' in tree else ''}"
+
+
+def _phrases(says: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((phrase, _longest(phrase)) for phrase in says)
 
 
 def _longest(phrase: str) -> str:
