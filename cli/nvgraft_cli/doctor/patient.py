@@ -37,12 +37,12 @@ from nvgraft_cli.prove.architecture import foreign_program
 from nvgraft_cli.prove.opened import CaseProofs, needed_capabilities
 from nvgraft_cli.prove.program import (
     StartedProgram,
-    StartFailure,
     missing_loader,
     missing_program,
     started_program,
 )
 from nvgraft_cli.prove.proof import Proof
+from nvgraft_cli.prove.start_failure import StartFailure
 
 if TYPE_CHECKING:
     from nvgraft_cli.doctor.machine import Machine

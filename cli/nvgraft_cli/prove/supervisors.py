@@ -2,10 +2,11 @@
 
 import posixpath
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+
+from nvgraft_cli.prove.starter_options import split_words
 
 #: Returns the text of a file of the image, None if there is none.
 ReadText = Callable[[str], str | None]
@@ -132,7 +133,7 @@ def _of_configuration(
         values = {f"ENV_{key}": value for key, value in environment.items()}
         values |= {"here": here, "program_name": name}
         known = {key: _expanded(value, values) for key, value in options.items()}
-        command = _split(known.get("command", ""))
+        command = split_words(known.get("command", ""))
         if command:
             own = _variables(known.get("environment", ""))
             user, directory = known.get("user", ""), known.get("directory", "")
@@ -152,10 +153,3 @@ def _matching(pattern: str, names: ListNames) -> Iterator[str]:
     for found in names(directory)[:_MOST]:
         if fnmatchcase(found, name):
             yield posixpath.join(directory, found)
-
-
-def _split(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return []

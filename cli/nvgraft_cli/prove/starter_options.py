@@ -1,0 +1,35 @@
+"""Read the words between a program that starts another one and the command that it starts."""
+
+import re
+import shlex
+
+#: The start of NAME=VALUE.
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+
+
+def without_options(words: list[str], values: set[str]) -> list[str]:
+    """Return the words behind options, of which those in ``values`` are followed by their value."""
+    position = 0
+    while position < len(words) and words[position].startswith("-"):
+        word = words[position]
+        position += 2 if word in values else 1
+        if word == "--":
+            break
+    return words[position:]
+
+
+def take_assignments(words: list[str]) -> dict[str, str]:
+    """Take the assignments that stand before a command from its words, and return them."""
+    assigned = {}
+    while words and _ASSIGNMENT.match(words[0]):
+        name, _, value = words.pop(0).partition("=")
+        assigned[name] = value
+    return assigned
+
+
+def split_words(text: str) -> list[str]:
+    """Split a text as a shell does; return nothing for one with an open quote."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return []
