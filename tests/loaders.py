@@ -62,6 +62,26 @@ def bundle(place: Path, files: dict[str, bytes], *env: str) -> str:
     return str(made)
 
 
+#: A program that needs the C library alone.
+ELF = executable(X86, "x", ["libc.so.6"], None, LOADER)
+#: Programs that start others, and a libcuda of the image, of ``starters_bundle``.
+_STARTERS = ("bash", "busybox", "env", "tini", "sh", "timeout", "gosu", "nice")
+_OTHER = {"opt/x/libcuda.so.1": library("libcuda.so.1")}
+_ENTRYPOINT = b'#!/bin/sh\nset -e\nif [ "$1" = x ]; then\n  exit 1\nfi\nexec "$@"\n'
+
+
+def starters_bundle(place: Path, *env: str, **process: Any) -> str:
+    """Return a bundle with programs that start others, and with these members of ``process``."""
+    files = image(*_OTHER.items(), *((f"usr/bin/{name}", ELF) for name in _STARTERS))
+    files |= {"entry.sh": _ENTRYPOINT, "start.sh": b"#!/usr/bin/sh\nrun() { app; }\nrun\n"}
+    files |= {"run.py": b"#!/usr/bin/env -S nice -n 1 app\n", "opt/app/bin/own": ELF}
+    path = bundle(place, files, *env)
+    config = json.loads(Path(path, "config.json").read_text())
+    config["process"] |= process
+    Path(path, "config.json").write_text(json.dumps(config))
+    return path
+
+
 def run_prove(
     capsys: Captured, *arguments: str, host: str = "runfile-a10x2"
 ) -> tuple[int, list[dict[str, Any]]]:

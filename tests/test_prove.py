@@ -1,13 +1,25 @@
 """``nvgraft prove``: whether libraries load in images of every kind, with the driver mounted."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from bundles import EVERYTHING, make_bundle, put
 from images import docker_save
-from loaders import LOADER, PARTS, X86, Captured, bundle, image, library, loader, run_prove
+from loaders import (
+    LOADER,
+    PARTS,
+    X86,
+    Captured,
+    bundle,
+    image,
+    library,
+    loader,
+    run_prove,
+    starters_bundle,
+)
 from nvgraft_cli.case.processor import read_isa_level
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import Loading, executable, shared_object
@@ -587,3 +599,25 @@ def test_a_search_has_bounds(
     words_given = ["prove", "c0.so", "--bundle", place, "--host", "runfile-a10x2"]
     assert main([*words_given, "--config", str(config)]) == 3
     assert f"nvgraft: container error: {words}" in capsys.readouterr().err
+
+
+def test_a_device_in_the_place_of_a_library(tmp_path: Path, capsys: Captured) -> None:
+    """A link to /dev/null is a file without bytes, at which the loader stops."""
+    path = starters_bundle(tmp_path / "b", "LD_LIBRARY_PATH=/opt/x")
+    place = tmp_path / "b/rootfs/opt/x/libcuda.so.1"
+    place.unlink()
+    os.mkfifo(place)
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert code == 1
+    assert proof["failures"][0]["words"] == "/opt/x/libcuda.so.1: file too short"
+
+
+def test_older_subdirectories_of_a_loader(tmp_path: Path, capsys: Captured) -> None:
+    """A loader before 2.37 searches tls and x86_64 below each directory, its file shows."""
+    files = image(("opt/x/tls/libcuda.so.1", library("libcuda.so.1")))
+    variable = "LD_LIBRARY_PATH=/opt/x"
+    assert run_prove(capsys, "--bundle", bundle(tmp_path / "new", files, variable))[0] == 0
+    files[LOADER.lstrip("/")] += b"\0tls\0"
+    code, (proof,) = run_prove(capsys, "--bundle", bundle(tmp_path / "old", files, variable))
+    assert (code, proof["file"]["path"]) == (4, "/opt/x/tls/libcuda.so.1")
+    assert proof["file"]["how"] == "LD_LIBRARY_PATH, in a subdirectory for processors"

@@ -1,0 +1,149 @@
+"""What shells read, set and change before they start the container's program."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bundles import put
+from loaders import ELF, Captured, run_prove, starters_bundle
+from nvgraft_cli.shell.main import main
+
+SETS = "export LD_LIBRARY_PATH=/opt/x"
+
+
+@pytest.mark.parametrize(
+    ("line", "others"),
+    [
+        ("export LD_LIBRARY_PATH=/opt/x", True),
+        ('export LD_LIBRARY_PATH="/opt/x:$LD_LIBRARY_PATH"', True),
+        ("export LD_LIBRARY_PATH=${PLACE}/x", True),
+        ("if [ -d /opt/x ]; then\n  export LD_LIBRARY_PATH=/opt/x\nfi", True),
+        ("if [ ! -d /opt/x ]; then\n  export LD_LIBRARY_PATH=/opt/x\nfi", False),
+        ("export LD_LIBRARY_PATH=$(dirname /opt/x/y)", True),
+        ("export LD_LIBRARY_PATH=$(uname -m)/x", False),
+        ("export LD_LIBRARY_PATH=/opt/x:$(uname -m)", True),
+        ("LD_LIBRARY_PATH=/opt/x", False),
+        ("HOME=/opt; [ -d ~/x ] && export LD_LIBRARY_PATH=~/x", True),
+        ("HOME=/opt; export LD_LIBRARY_PATH='~/x'", False),
+        ("export A=$A$A$PLACE\n" * 500, False),
+    ],
+)
+def test_an_entry_point_exports_variables(
+    line: str, others: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """What a script exports for certain before it becomes its arguments counts."""
+    path = starters_bundle(tmp_path / "b", "PLACE=/opt", args=["/entry.sh", "app"])
+    (tmp_path / "b/rootfs/bin").symlink_to("usr/bin")
+    put(tmp_path / "b/rootfs/entry.sh", f'#!/bin/sh\n{line}\nexec "$@"\n')
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if others else 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "uid", "code", "fact"),
+    [
+        ("ldconfig", 0, 4, ""),
+        ("ldconfig", 1000, 4, ""),
+        ("ldconfig -p", 0, 4, ""),
+        ("ln -s /opt/x/libcuda.so.1 /srv", 0, 0, ""),
+        ("ln -s /opt/x/libcuda.so.1 /srv", 1000, 0, "by `ln -s /opt/x/libcuda.so.1 /srv`"),
+        ("rm -r /opt/x/", 0, 0, ""),
+        ("export LD_LIBRARY_PATH=/opt/x; rm -r /opt/x/", 0, 0, ""),
+        ("export LD_LIBRARY_PATH=/opt/x; rm -r /opt/x/", 1000, 4, "`rm -r /opt/x/`"),
+        ("mkdir -p /srv/a; cp /opt/x/libcuda.so.1 /srv/a; export LD_LIBRARY_PATH=/srv/a", 0, 4, ""),
+        ("cp -r /opt/x /srv/a; export LD_LIBRARY_PATH=/srv/a", 0, 4, ""),
+        ("ln -s /opt/x /srv/a; export LD_LIBRARY_PATH=/srv/a", 0, 4, ""),
+        ("mv /opt/x/libcuda.so.1 /srv/; export LD_LIBRARY_PATH=/opt/x", 0, 0, ""),
+        ("if grep -q a /b; then ln -s /opt/x /srv/a; fi", 0, 0, ""),
+        ("curl -o /usr/lib/libcuda.so.1 host/x", 0, 0, "by `curl -o /usr/lib/libcuda.so.1 host/x`"),
+        ("echo /opt/x > /etc/ld.so.conf; ldconfig", 0, 4, ""),
+        ("ldconfig -v /opt/x 2>&1 >/dev/null", 0, 4, ""),
+        ("ldconfig -n /opt/x", 0, 0, ""),
+        ("conda activate x", 0, 0, "what `conda activate x` sets"),
+    ],
+)
+def test_what_a_script_does_before_it_starts_the_program(
+    line: str, uid: int, code: int, fact: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """ldconfig of root enters the directories of ld.so.conf in their order. What other commands
+    change is not known, and prove and the verdict of doctor say so where it matters.
+    """
+    path = starters_bundle(
+        tmp_path / "b", "PATH=/usr/bin", args=["/entry.sh", "app"], user={"uid": uid, "gid": uid}
+    )
+    root = tmp_path / "b/rootfs"
+    put(root / "entry.sh", f'#!/usr/bin/sh\n{line}\nexec "$@"\n')
+    if line in {"ldconfig", "ldconfig -p"}:
+        put(root / "etc/ld.so.conf", "/opt/x\n/lib/x86_64-linux-gnu\n/usr/lib/x86_64-linux-gnu\n")
+    found, (proof,) = run_prove(capsys, "--bundle", path)
+    assert found == code
+    rewritten = "ldconfig" in line and " -p" not in line and " -n" not in line and uid == 0
+    assert ("writes anew" in proof["file"]["how"]) is rewritten
+    told = [text for text in proof["unknown"] if text.startswith("what ")]
+    assert len(told) == bool(fact)
+    assert all(fact in text for text in told)
+    main(["doctor", "--bundle", path, "--host", "runfile-a10x2", "--format", "json"])
+    document = json.loads(capsys.readouterr().out)
+    (shadowed,) = (row for row in document["results"] if row["id"] == "library-shadowed")
+    levels = [finding["level"] for finding in shadowed["findings"]]
+    scripted = fact.endswith("`")
+    assert set(levels) == ({"warning"} if scripted else {"error"} if code else set())
+    if fact and not code:
+        assert f"; not known is {fact}" in document["verdict"] or scripted
+
+
+@pytest.mark.parametrize(
+    ("args", "file", "others"),
+    [
+        (["bash", "-lc", "app"], "etc/profile", True),
+        (["bash", "--login", "-c", "app"], "root/.bash_profile", True),
+        (["sh", "-l", "-c", "app"], "root/.profile", True),
+        (["sh", "-l", "-c", "app"], "root/.bash_profile", False),
+        (["bash", "-c", "app"], "etc/profile", False),
+        (["bash", "-c", "app"], "etc/env.sh", True),
+        (["sh", "-c", "app"], "etc/env.sh", False),
+    ],
+)
+def test_files_that_a_shell_reads_first(
+    args: list[str], file: str, others: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """A login shell reads the profile, and bash what BASH_ENV names."""
+    path = starters_bundle(tmp_path / "b", "BASH_ENV=/etc/env.sh", args=args)
+    (tmp_path / "b/rootfs/root").mkdir()
+    (tmp_path / "b/rootfs" / file).write_text("mesg n || true\nexport LD_LIBRARY_PATH=/opt/x\n")
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if others else 0)
+
+
+@pytest.mark.parametrize(
+    ("args", "files", "others"),
+    [
+        (["su", "-", "own", "-c", "app"], {"home/own/.bash_profile": SETS}, True),
+        (["su", "own", "-c", "app"], {"home/own/.bash_profile": SETS}, False),
+        (["su", "-l", "none", "-c", "app"], {"home/own/.bash_profile": SETS}, False),
+        (["runuser", "-l", "own", "-c", "app"], {"etc/profile": SETS}, True),
+        (
+            ["bash", "-ic", "app"],
+            {"root/.bashrc": f"case $- in *i*) ;; *) return;; esac\n{SETS}"},
+            True,
+        ),
+        (["bash", "-c", "app"], {"root/.bashrc": SETS}, False),
+        (["bash", "-lc", "app"], {"root/.profile": f'[ "$BASH" ] && {SETS}'}, True),
+        (["sh", "-lc", "app"], {"root/.profile": f'[ "$BASH" ] && {SETS}'}, False),
+        (["zsh", "-c", "app"], {"root/.zshenv": SETS}, True),
+        (["zsh", "-c", "app"], {"root/.zshrc": SETS}, False),
+        (["zsh", "-ic", "app"], {"root/.zshrc": SETS, "etc/zsh/zshenv": "A=1"}, True),
+        (["zsh", "-lc", "app"], {"root/.zprofile": SETS}, True),
+        (["ksh", "/x.sh"], {"x.sh": f"{SETS}\napp\n"}, True),
+    ],
+)
+def test_files_that_other_shells_read_first(
+    args: list[str], files: dict[str, str], others: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """A login reads the user's own files with the user's shell, bash -i .bashrc, zsh .zshenv."""
+    path = starters_bundle(tmp_path / "b", "HOME=/root", args=args)
+    for name in ("su", "runuser", "zsh", "ksh"):
+        put(tmp_path / "b/rootfs/usr/bin" / name, ELF)
+    put(tmp_path / "b/rootfs/etc/passwd", "own:x:1000:1000::/home/own:/usr/bin/bash\n")
+    for name, content in files.items():
+        put(tmp_path / "b/rootfs" / name, content)
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if others else 0)

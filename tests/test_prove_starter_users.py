@@ -1,0 +1,71 @@
+"""Programs that start the container's own as another user."""
+
+from pathlib import Path
+
+import pytest
+
+from bundles import put
+from loaders import ELF, Captured, run_prove, starters_bundle
+
+
+@pytest.mark.parametrize(
+    ("args", "others"),
+    [
+        (["sudo", "app"], False),
+        (["sudo", "-E", "app"], False),
+        (["sudo", "LD_LIBRARY_PATH=/opt/x", "app"], True),
+        (
+            [
+                "sudo",
+                "-E",
+                "-H",
+                "-u",
+                "root",
+                "A=",
+                "LD_LIBRARY_PATH=/opt/x",
+                "PATH=/usr/bin",
+                "app",
+            ],
+            True,
+        ),
+        (["sudo", "--preserve-env=A,LD_LIBRARY_PATH", "app"], True),
+        (["sudo", "-E", "sh", "-c", "LD_LIBRARY_PATH=$PLACE app"], True),
+        (["sudo", "sh", "-c", "LD_LIBRARY_PATH=$PLACE app"], False),
+    ],
+)
+def test_variables_that_sudo_gives(
+    args: list[str], others: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """Sudo drops variables but those that it is told, and the loader's unless they are named."""
+    path = starters_bundle(tmp_path / "b", "LD_LIBRARY_PATH=/opt/x", "PLACE=/opt/x", args=args)
+    put(tmp_path / "b/rootfs/usr/bin/sudo", ELF)
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if others else 0)
+
+
+@pytest.mark.parametrize(
+    ("args", "readable"),
+    [
+        (["gosu", "guest", "app"], False),
+        (["gosu", "4000:guests", "app"], False),
+        (["gosu", "nobody-knows", "app"], True),
+        (["setpriv", "--reuid=guest", "--clear-groups", "app"], False),
+        (["runuser", "-u", "guest", "--", "app"], False),
+        (["su", "guest", "-c", "exec app"], False),
+        (["sh", "-c", "exec gosu guest app"], False),
+        (["sudo", "app"], False),  # it does not pass LD_LIBRARY_PATH on
+    ],
+)
+def test_programs_that_change_the_user(
+    args: list[str], readable: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """A loader passes over what the new user may not read."""
+    path = starters_bundle(tmp_path / "b", "LD_LIBRARY_PATH=/opt/x", args=args)
+    root = tmp_path / "b/rootfs"
+    for name in ("setpriv", "runuser", "su", "sudo"):
+        (root / "usr/bin" / name).write_bytes(ELF)
+        (root / "usr/bin" / name).chmod(0o755)
+    (root / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\nguest:x:4000:4000::/:/bin/sh\n")
+    (root / "etc/group").write_text("guests:x:4001:\n")
+    (root / "opt/x/libcuda.so.1").chmod(0o600)
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert (code, proof["program"]) == (4 if readable else 0, "/usr/bin/app")
