@@ -62,7 +62,9 @@ def test_a_program_that_is_not_there_loads_nothing(tmp_path: Path, capsys: Captu
     assert run_prove(capsys, "--bundle", path)[0] == 1
 
 
-@pytest.mark.parametrize("line", ["conda activate x", "export PATH=$(where)/bin:/bin", ":"])
+@pytest.mark.parametrize(
+    "line", ["conda activate x", "export PATH=$(find / -name x)/bin:/bin", ":"]
+)
 def test_a_program_that_a_script_may_have_found(
     line: str, tmp_path: Path, capsys: Captured
 ) -> None:
@@ -123,6 +125,48 @@ def test_a_program_that_may_not_be_executed(
     place.chmod(0o755)
     verdict = capsys.readouterr().out.splitlines()[-1]
     assert verdict.startswith("This container does not start: exec") is bool(words)
+
+
+@pytest.mark.parametrize(
+    ("text", "volume", "code"),
+    [
+        ("set -e\nfetch_model\n", "", 1),
+        ("fetch_model\n", "", 0),
+        ("set -e\nfetch_model\n", "/usr/local/bin", 0),
+    ],
+)
+def test_a_script_that_ends_before_the_program(
+    text: str, volume: str, code: int, tmp_path: Path, capsys: Captured
+) -> None:
+    """Nothing loads where a script ends before it starts the program; doctor says so as well.
+
+    What a volume that is not read has may be there.
+    """
+    path = starters_bundle(tmp_path / "b", args=["/entry.sh"])
+    put(tmp_path / "b/rootfs/entry.sh", f"#!/usr/bin/sh\n{text}exec /usr/bin/app\n")
+    config = json.loads(Path(path, "config.json").read_text())
+    mount = {"destination": volume, "type": "nfs", "source": "server:/"}
+    config["mounts"] = [mount] if volume else []
+    config["process"]["env"].append("PATH=/usr/local/bin:/usr/bin")
+    Path(path, "config.json").write_text(json.dumps(config))
+    found, (proof,) = run_prove(capsys, "--bundle", path)
+    assert found == code
+    words = "/entry.sh: fetch_model: not found"
+    assert [failure["words"] for failure in proof["failures"]] == [words] * code
+    main(["doctor", "--bundle", path, "--host", "eks-t4"])
+    verdict = capsys.readouterr().out.splitlines()[-1]
+    assert (verdict == f"This container does not start: {words}.") is bool(code)
+
+
+def test_a_mount_that_only_has_the_type_bind(tmp_path: Path, capsys: Captured) -> None:
+    """runc and crun bind only with the option: the kernel has no file system of that name."""
+    path = starters_bundle(tmp_path / "b")
+    config = json.loads(Path(path, "config.json").read_text())
+    config["mounts"] = [{"destination": "/srv", "type": "bind", "source": "x", "options": ["ro"]}]
+    Path(path, "config.json").write_text(json.dumps(config))
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert code == 1
+    assert "no such device (type bind needs the option bind" in proof["failures"][0]["words"]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ SUPERVISED = "[program:one]\ncommand=app -x\n"
         (["gosu", "user", "nice", "app"], "/usr/bin/app"),
         (["sh", "-c", 'exec app --all "$@"', "sh"], "/usr/bin/app"),
         (["sh", "-ec", "A=1 tini app"], "/usr/bin/app"),
-        (["sh", "-c", "cd /work && app"], "/usr/bin/app"),
+        (["sh", "-c", "cd /opt && app"], "/usr/bin/app"),
         (["sh", "-c", "mkdir -p /x; ./bin/own & wait"], "/opt/app/bin/own"),
         (["sh", "-c", "none; "], "/usr/bin/sh"),
         (["sh", "/entry.sh", "app"], "/usr/bin/app"),
@@ -58,6 +58,9 @@ SUPERVISED = "[program:one]\ncommand=app -x\n"
         (["/usr/bin/busybox", "nice", "app"], "/usr/bin/app"),
         (["/usr/bin/busybox", "sh", "-c", "exec app"], "/usr/bin/app"),
         (["/usr/bin/busybox", "httpd"], "/usr/bin/busybox"),
+        (["/opt/busybox-1.36", "nice", "app"], "/usr/bin/app"),
+        (["s6-notifyoncheck", "-d", "-n", "300", "-c", "nc host", "nice", "app"], "/usr/bin/app"),
+        (["bash", "-e", "in_path", "app"], "/usr/bin/app"),
     ],
 )
 def test_the_program_that_the_container_runs(
@@ -68,6 +71,9 @@ def test_the_program_that_the_container_runs(
     """
     path = starters_bundle(tmp_path / "b", args=args, cwd="/opt/app")
     (tmp_path / "b/rootfs/bin").symlink_to("usr/bin")
+    for name in ("opt/busybox-1.36", "usr/bin/s6-notifyoncheck"):
+        put(tmp_path / "b/rootfs" / name, ELF)
+    put(tmp_path / "b/rootfs/usr/bin/in_path", 'exec "$@"\n')
     _, (proof,) = run_prove(capsys, "--bundle", path)
     assert proof["program"] == program
 

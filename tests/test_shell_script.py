@@ -22,6 +22,7 @@ def follow(
     """Follow a script in a directory with one more."""
     (root / "etc").mkdir(exist_ok=True)
     (root / "etc/more.sh").write_text('export X=more\n[ -z "$1" ] || return 1\nexport Y=$1\n')
+    (root / "lib").mkdir(exist_ok=True)
     (root / "etc/plain.env").write_text("# text\nX=plain\n")
     (root / "etc/odd.sh").write_text("fi ) done\n")
     tree = open_tree_at(str(root), "")
@@ -153,7 +154,7 @@ def test_a_file_of_which_not_all_is_known(script: str, fact: str, tmp_path: Path
             [],
         ),
         ("conda activate y; module load x; app", [], ["conda activate y", "module load x"]),
-        (". /none.sh; . /etc/odd.sh; exec app", [], ["/none.sh", "/etc/odd.sh"]),
+        ("set_up; . /none.sh; . /etc/odd.sh; exec app", [], ["/none.sh", "/etc/odd.sh"]),
         ('eval "$(cat /x)"; exec app', [], ["eval"]),
     ],
 )
@@ -243,7 +244,13 @@ def test_the_command_that_a_script_becomes(script: str, words: str, tmp_path: Pa
         ("lspci && X=a:$X", f"{UNKNOWN}:old"),
         ("(X=a)", "old"),
         ("X=$NONE/lib", "/lib"),
-        (". /etc/none.sh; X=$NONE/lib", f"{UNKNOWN}/lib"),
+        ('declare -A L=([a]=/x ["b"]=/y); L["c d"]=/z; k="c d"; X=${L[$k]}${L[a]}', "/z/x"),
+        ('L=(a b); L[2]=c; L[0]+=x; i=1; X="${L[*]}-${L[i+1]}"', "ax b c-c"),
+        ('declare -A L=([a]=1 [b]=2); for k in "${!L[@]}"; do X=$X$k; done', "oldab"),
+        ("echo 'X=${BASH_SOURCE[0]}' > /tmp/a; . /tmp/a", "/tmp/a"),
+        ("touch $(mktemp)/x; [ -f $(mktemp) ]; cd $(mktemp); X=a", "a"),
+        ("typeset -T X x; X=$NONE", UNKNOWN),
+        ("set_up; . /etc/none.sh; X=$NONE/lib", f"{UNKNOWN}/lib"),
         (". /etc/odd.sh; X=$NONE/lib", f"{UNKNOWN}/lib"),
         ("conda activate y; X=$CONDA_PREFIX/lib", f"{UNKNOWN}/lib"),
         ("local_() { X=a; return 0; }; local_ && X=b", "b"),
@@ -256,6 +263,51 @@ def test_variables_that_a_script_sets(script: str, value: str | None, tmp_path: 
     outcome = follow(tmp_path, f"{script}\nexec app", X="old")
     assert outcome is not None
     assert outcome.environment.get("X") == value
+
+
+@pytest.mark.parametrize(
+    ("script", "ended"),
+    [
+        ("set -e\nnone start\nexec app", "none: not found"),
+        ("none start\nexec app", ""),
+        ("none", "none: not found"),
+        ("set -e; none || true; none && true; ! none; exec app", ""),
+        ("set -e; if none; then :; fi; while none; do :; done; exec app", ""),
+        ("set -e; f() { none; true; }; f || false; exec app", ""),
+        ("set -e; f() { none; true; }; f; exec app", "none: not found"),
+        ("set -e; f() { return 1; }; f; exec app", "a command of it fails, which ends it (set -e)"),
+        ("set -e; set +e; none; exec app", ""),
+        ("set -o errexit; X=$(none); exec app", "none: not found"),
+        ("set -e; export X=$(none); exec app", ""),
+        ("set -Eeuo pipefail; none | cat; exec app", "none: not found"),
+        ("set -e; none | cat; exec app", ""),
+        ("set -e; (exit 1); exec app", "a command of it fails, which ends it (set -e)"),
+        ("set -e; cd /none; exec app", "a command of it fails, which ends it (set -e)"),
+        ("set -e; sh /none.sh; exec app", "a command of it fails, which ends it (set -e)"),
+        ("set -e; service ssh start; exec app", "a command of it fails, which ends it (set -e)"),
+        ("set -e; sh -c 'a command'; none; exec app", ""),
+        ("set -e; . /none.sh; exec app", "it reads /none.sh, which is missing"),
+        (". /none.sh; exec app", "it reads /none.sh, which is missing"),
+        ("BASH=; . /none.sh; exec app", ""),
+        ("BASH=; set -e; . /none.sh; exec app", "a command of it fails, which ends it (set -e)"),
+        ('[ -n "$NONE" ] || exit 3; exec app', "it ends by `exit 3`"),
+        ("if grep -q a /b; then exit 1; fi; exec app", ""),
+        ("exit", "it ends by `exit`"),
+        ("cd /none && app", "its last command fails"),
+    ],
+)
+def test_a_script_that_ends_before_it_starts_a_program(
+    script: str, ended: str, tmp_path: Path
+) -> None:
+    """A command fails for certain if its program or file is missing. Under set -e that ends the
+    script, outside of conditions. What another program may have brought is not missing.
+    """
+    for name in ("sh", "service"):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text("")
+    outcome = follow(tmp_path, script, PATH="/bin")
+    assert outcome is not None
+    assert (outcome.ended, outcome.words) == (ended, () if ended else ("app",))
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,8 @@ def open_volumes(
         flags = frozenset(option for option in options if isinstance(option, str))
         volume = Volume(path, kind == "tmpfs", options=flags)
         binds = kind == "bind" or "bind" in options or "rbind" in options
+        if kind == "bind" and not flags & {"bind", "rbind"}:
+            error = error or _not_bound(path, source)
         if binds and isinstance(source, str) and source and mount in here:
             source = os.path.join(directory, source)
             covered = any(f"{path}/".startswith(f"{other.path}/") for other in volumes)
@@ -105,6 +107,16 @@ def open_volumes(
             volume = _read_here(path, source, flags, bounds) or volume
         volumes.append(volume)
     return ContainerVolumes(volumes, error)
+
+
+def _not_bound(path: str, source: object) -> str:
+    """Return the runtime's words for a mount of type bind without the option: the kernel has no
+    file system of that name.
+    """
+    return (
+        f'error mounting "{source}" to rootfs at "{path}": no such device (type bind needs the'
+        " option bind or rbind)"
+    )
 
 
 def _error(path: str, source: str, covers: Node | None) -> str:

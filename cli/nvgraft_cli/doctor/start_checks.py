@@ -38,6 +38,13 @@ _TOLD = {
             " in the image (setcap -r)"
         ),
     ),
+    StartCause.ENDED: (
+        "a script that the container starts ends before it starts another program",
+        (
+            "run it with sh -x in its place to see the command; set the variables, and mount or"
+            " install what it asks for"
+        ),
+    ),
     StartCause.NO_PROGRAM: (
         "the kernel starts programs, and scripts whose first line names an interpreter",
         (

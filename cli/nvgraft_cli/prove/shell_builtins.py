@@ -35,6 +35,11 @@ def _declare(name: str, arguments: list[str], state: ShellState) -> None:
     flags = "".join(word[1:] for word in arguments if word.startswith("-"))
     exports = (name == "export" and "n" not in flags) or "x" in flags
     drops = (name == "export" and "n" in flags) or any(word.startswith("+x") for word in arguments)
+    if name == "typeset" and "T" in flags:
+        state.opaque.append("what `typeset -T` ties to an array")
+    if "A" in flags:
+        names = (argument.partition("=")[0] for argument in arguments)
+        state.associative |= {one for one in names if one.isidentifier()}
     for argument in arguments:
         variable = argument
         if UNKNOWN in argument.partition("=")[0]:
@@ -51,6 +56,7 @@ def _declare(name: str, arguments: list[str], state: ShellState) -> None:
 
 
 def _set(arguments: list[str], state: ShellState) -> None:
+    set_options(arguments, state)
     for number, argument in enumerate(arguments):
         if argument == "--" or argument[:1] not in {"-", "+"}:
             option = arguments[number - 1] if number else ""
@@ -61,6 +67,19 @@ def _set(arguments: list[str], state: ShellState) -> None:
             return
         if argument in {"-a", "+a"} or (argument.startswith("-") and "a" in argument):
             state.export_all = argument.startswith("-")
+
+
+def set_options(words: list[str], state: ShellState) -> None:
+    """Follow the options of a shell, or of ``set``, that tell what a failure ends."""
+    for number, word in enumerate(words):
+        if word == "--" or word[:1] not in {"-", "+"} or word.startswith("--"):
+            continue
+        sets = word[0] == "-"
+        name = "".join(words[number + 1 : number + 2]) if word.endswith("o") else ""
+        if "e" in word[1:] or name == "errexit":
+            state.ends_at_failure = sets
+        if name == "pipefail":
+            state.fails_in_pipe = sets
 
 
 def next_option(arguments: list[str], state: ShellState) -> bool | None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
-from nvgraft.formats.tree import Node, PathError, Tree
+from nvgraft.formats.tree import LOOP, Node, PathError, Tree
 from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.prove.shell_patterns import is_pattern, matches
 from nvgraft_cli.prove.shell_state import ShellState
@@ -13,6 +13,8 @@ from nvgraft_cli.prove.shell_syntax import NotUnderstood
 
 #: Returns the path of a program, from its name, variables and working directory.
 FindProgram = Callable[[str, Mapping[str, str], str], str | None]
+#: Tells whether it is not known what is at a path: it is on a volume that is not read.
+IsHidden = Callable[[str], bool]
 
 #: Bytes of a script that are read.
 SCRIPT_LIMIT = 128 << 10
@@ -30,8 +32,11 @@ class ShellFiles:
     :ivar machine: the kernel's name of the architecture, "" where it is not known.
     """
 
-    def __init__(self, tree: Tree, find: FindProgram, machine: str) -> None:
+    def __init__(
+        self, tree: Tree, find: FindProgram, machine: str, hidden: IsHidden = lambda _: False
+    ) -> None:
         self.machine = machine
+        self._hidden = hidden
         self._tree = tree
         self._find = find
         self._read = 0
@@ -41,7 +46,7 @@ class ShellFiles:
         path = posixpath.normpath(posixpath.join("/", state.directory, path))
         directory, name = posixpath.split(path)
         try:
-            return posixpath.join(self._tree.resolve(directory), name)
+            return path if UNKNOWN in path else posixpath.join(self._tree.resolve(directory), name)
         except (OSError, PathError):
             return path
 
@@ -136,6 +141,8 @@ class ShellFiles:
         :raises OSError, PathError: it is not known.
         """
         place = self.followed(path, state)
+        if UNKNOWN in place:
+            raise FileNotFoundError(place)
         if place in state.copies:
             return self._tree.find(state.copies[place])[1]
         if place in state.written:
@@ -156,10 +163,31 @@ class ShellFiles:
         except (OSError, PathError):
             return False
 
+    def lacks(self, path: str, state: ShellState) -> bool:
+        """Tell whether it is certain that a path leads to no file."""
+        place = self.followed(path, state)
+        if UNKNOWN in path or self._hidden(place):
+            return False
+        try:
+            return self.node(path, state) is None
+        except PathError as error:
+            return error.cause != LOOP
+        except OSError:
+            return False
+
+    def lacks_program(self, name: str, state: ShellState) -> bool:
+        """Tell whether it is certain that there is no program of a name."""
+        if "/" in name:
+            return self.lacks(name, state)
+        path = state.value("PATH") or ""
+        places = [posixpath.join(place, name) for place in path.split(":") if place]
+        return bool(places) and all(self.lacks(place, state) for place in places)
+
     def resolved(self, path: str, state: ShellState) -> str | None:
         """Return a path without links, None if it is not known."""
+        path = posixpath.join(state.directory, path)
         try:
-            return self._tree.resolve(posixpath.join(state.directory, path))
+            return None if UNKNOWN in path else self._tree.resolve(path)
         except (OSError, PathError):
             return None
 

@@ -32,6 +32,23 @@ _IGNORED = {
     *("printf", "echo", "read", "getopts", "times", "pushd", "popd", "enable", "bind", "disown"),
     "xargs",
 }
+#: Of these and others, those that bring files of which nothing is known.
+_BRINGING = {"curl", "install", "mount", "tar", "wget"}
+#: Of these, those that an image may lack.
+_NOT_EVERYWHERE = {"curl", "envsubst", "lspci", "wget"}
+#: Programs besides that bring no programs.
+_HARMLESS = {"nvidia-smi", "nvcc", "test", "true", "false", "env", "printenv", "expr", "ps", "tty"}
+#: Words that shells know themselves.
+_BUILTINS = {
+    *(".", "[", "[[", "((", "bg", "break", "builtin", "caller", "cd", "compgen", "complete"),
+    *("compopt", "continue", "coproc", "dirs", "eval", "exec", "exit", "export", "false", "fc"),
+    *("fg", "history", "local", "logout", "mapfile", "readarray", "readonly", "return", "set"),
+    *("shift", "source", "suspend", "test", "true", "typeset", "declare", "unset", "help"),
+    *("autoload", "emulate", "noglob", "print", "setopt", "unsetopt", "vared", "whence"),
+    *("zmodload", "zstyle", "bindkey", "time", "builtins", "chdir", "newgrp", "login", "nocorrect"),
+}
+#: Programs that run the file in their first argument.
+_INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|node|bash|sh|dash|ksh|zsh)[\d.]*")
 #: A command of sed that replaces.
 _REPLACES = re.compile(r"s(.)((?:(?!\1).)+)\1((?:(?!\1).)*)\1(g?)")
 #: $NAME and ${NAME}.
@@ -57,6 +74,29 @@ def asks(name: str) -> bool:
 def prepares(name: str) -> bool:
     """Tell whether a command only prepares the start of a program."""
     return name in _IGNORED or posixpath.basename(name) in _PREPARING
+
+
+def is_everywhere(name: str) -> bool:
+    """Tell whether a shell may know a command itself, or each image with a shell has it."""
+    usual = name in (_PREPARING | _ASKING) - _NOT_EVERYWHERE
+    return usual or name in _IGNORED or name in LOOKING or name in _BUILTINS
+
+
+def makes_no_program(name: str) -> bool:
+    """Tell whether a program brings no other programs, nor files that are not known."""
+    base = posixpath.basename(name)
+    known = base in _PREPARING or base in _ASKING or name in _IGNORED or name in LOOKING
+    return (known and base not in _BRINGING) or base in _HARMLESS
+
+
+def script_of(words: list[str]) -> str:
+    """Return the file that an interpreter or service(8) runs, "" where a command names none."""
+    if words[0] == "service" and len(words) > 1:
+        return f"/etc/init.d/{words[1]}"
+    if _INTERPRETER.fullmatch(posixpath.basename(words[0])) and len(words) > 1:
+        first = words[1]
+        return "" if first.startswith("-") or "/" not in first else first
+    return ""
 
 
 def command_of_xargs(arguments: list[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Follow a shell script of an image as far as its files and variables tell, without running it.
 
 What a script's own commands compute is not known, and stands in values as ``UNKNOWN``. Where a
-condition is not known, both branches are followed. Commands are taken to succeed.
+condition is not known, both branches are followed. Programs are taken to succeed if they are there.
 """
 
 import posixpath
@@ -13,9 +13,9 @@ from nvgraft.formats.tree import Tree
 from nvgraft_cli.case.file_changes import UNKNOWN, FileChanges
 from nvgraft_cli.prove.conda import PROGRAMS, activation
 from nvgraft_cli.prove.shell_arithmetic import assigned_names, computed
-from nvgraft_cli.prove.shell_builtins import change_state, next_option
+from nvgraft_cli.prove.shell_builtins import change_state, next_option, set_options
 from nvgraft_cli.prove.shell_conditions import holds
-from nvgraft_cli.prove.shell_files import SCRIPT_LIMIT, FindProgram, ShellFiles
+from nvgraft_cli.prove.shell_files import SCRIPT_LIMIT, FindProgram, IsHidden, ShellFiles
 from nvgraft_cli.prove.shell_grammar import parse
 from nvgraft_cli.prove.shell_patterns import matches
 from nvgraft_cli.prove.shell_programs import (
@@ -23,9 +23,12 @@ from nvgraft_cli.prove.shell_programs import (
     asks,
     changes_files,
     command_of_xargs,
+    is_everywhere,
+    makes_no_program,
     names_of_read,
     output_of,
     prepares,
+    script_of,
     split_line,
 )
 from nvgraft_cli.prove.shell_state import VALUE_LIMIT, ShellState
@@ -71,6 +74,7 @@ class ScriptOutcome:
     :ivar changes: the commands before it that change files, each with its arguments.
     :ivar unknown: what is not known of its variables: commands before it may have set any.
     :ivar files: what commands before it have done to files.
+    :ivar ended: how the script ends without a command that it becomes or runs; "" if it has one.
     """
 
     words: tuple[str, ...]
@@ -79,10 +83,20 @@ class ScriptOutcome:
     changes: tuple[tuple[str, ...], ...] = ()
     unknown: tuple[str, ...] = ()
     files: FileChanges = _UNCHANGED
+    ended: str = ""
 
 
 class _End(Exception):
-    """The shell ends: it becomes a program, or exits."""
+    """The shell ends: it becomes a program, or exits.
+
+    :ivar status: whether it succeeds, None where that is not known.
+    :ivar words: why it ends, "" where it becomes a program.
+    """
+
+    def __init__(self, status: bool | None = None, words: str = "") -> None:
+        super().__init__()
+        self.status = status
+        self.words = words
 
 
 class _Return(Exception):
@@ -105,6 +119,8 @@ def run_script(
     *,
     own: Mapping[str, str] | None = None,
     machine: str = "",
+    hidden: IsHidden = lambda _: False,
+    options: Sequence[str] = (),
 ) -> ScriptOutcome | None:
     """Return what a script becomes, or the last command that it runs; None if that is not known.
 
@@ -113,20 +129,30 @@ def run_script(
     :param before: files that the shell reads first: of each group the first one that is there.
     :param own: variables that the shell sets itself, and does not export.
     :param machine: the kernel's name of the architecture, "" where it is not known.
+    :param hidden: tells whether it is not known what is at a path.
+    :param options: those of the shell.
     """
     state = ShellState(
         {**(own or {}), **environment}, set(environment), directory, list(arguments), uid
     )
-    shell = _Shell(ShellFiles(tree, find, machine))
+    shell = _Shell(ShellFiles(tree, find, machine, hidden))
+    ended, status = "", None
     try:
         for files in before:
             shell.read_first(files, state)
-        shell.run_text(text, state)
-    except (_End, _Return):
-        pass
+        set_options(list(options), state)
+        status = shell.run_text(text, state)
+    except _Return as end:
+        status = end.status
+    except _End as end:
+        ended = end.words
     except (NotUnderstood, RecursionError):
         return None
     found = shell.became or shell.perhaps or shell.last
+    if status is False:
+        ended = shell.failure("its last command fails")
+    if found is None and ended and not state.opaque:
+        return ScriptOutcome((), state.environment(), state.directory, ended=ended)
     return None if found is None or UNKNOWN in found.words[0] else found
 
 
@@ -143,9 +169,17 @@ class _Shell:
         self._substitutes = False
         self._input: str | None = None
         self._changes: list[tuple[str, ...]] = []
+        #: How many conditions are followed inside one another: a failure in them ends no shell.
+        self._asked = 0
+        #: Whether a program was run that may have brought others.
+        self._brought = False
+        #: Whether the last output of commands that a word has is that of commands that succeed.
+        self._output_status: bool | None = True
         self.became: ScriptOutcome | None = None
         self.perhaps: ScriptOutcome | None = None
         self.last: ScriptOutcome | None = None
+        #: The program that the last command lacks, or "".
+        self.missing = ""
 
     def run_text(self, text: str, state: ShellState) -> bool | None:
         """Follow a text of commands.
@@ -171,6 +205,10 @@ class _Shell:
             self._source([place], state)
             self.perhaps = self.last = None
 
+    def failure(self, words: str) -> str:
+        """Return why the last command fails, ``words`` where more is not known."""
+        return f"{self.missing}: not found" if self.missing else words
+
     # -- commands. Each returns whether it succeeds, None where that is not known.
 
     def run(self, block: Block, state: ShellState) -> bool | None:
@@ -181,26 +219,59 @@ class _Shell:
 
     def _and_or(self, command: AndOr, state: ShellState) -> bool | None:
         status: bool | None = True
+        self.missing = ""
         for operator, pipeline in command.pipelines:
             if (operator, status) in {("&&", False), ("||", True)}:
                 continue
+            last = pipeline is command.pipelines[-1][1]
+            follow = partial(self._pipeline, pipeline)
+            if not last:
+                follow = partial(self._condition, follow)
             if operator and status is None:
-                self._perhaps(partial(self._pipeline, pipeline), state)
-            else:
-                status = self._pipeline(pipeline, state)
+                self._perhaps(follow, state)
+                continue
+            status = follow(state)
+            ends = last and status is False and state.ends_at_failure
+            if ends and not self._asked and not pipeline.negated:
+                words = self.failure("a command of it fails, which ends it (set -e)")
+                raise _End(status=False, words=words)
         return status
+
+    def _condition(
+        self, follow: Callable[[ShellState], bool | None], state: ShellState
+    ) -> bool | None:
+        """Follow what may fail without an end of the shell."""
+        self._asked += 1
+        try:
+            return follow(state)
+        finally:
+            self._asked -= 1
 
     def _pipeline(self, pipeline: Pipeline, state: ShellState) -> bool | None:
         status: bool | None
-        if len(pipeline.commands) == 1:
-            status = self._command(pipeline.commands[0], state)
-        else:
-            read = self._input
-            for command in pipeline.commands[:-1]:
-                self._input = self._captured(partial(self._apart, command), state)
-            status = self._apart(pipeline.commands[-1], state)
-            self._input = read
+        if pipeline.negated:
+            self._asked += 1
+        try:
+            if len(pipeline.commands) == 1:
+                status = self._command(pipeline.commands[0], state)
+            else:
+                status = self._piped(pipeline.commands, state)
+        finally:
+            self._asked -= pipeline.negated
         return not status if pipeline.negated and status is not None else status
+
+    def _piped(self, commands: Sequence[Command], state: ShellState) -> bool | None:
+        read, failed = self._input, False
+
+        def follow(command: Command, state: ShellState) -> None:
+            nonlocal failed
+            failed |= self._apart(command, state) is False
+
+        for command in commands[:-1]:
+            self._input = self._captured(partial(follow, command), state)
+        status = self._apart(commands[-1], state)
+        self._input = read
+        return False if failed and state.fails_in_pipe else status
 
     def _apart(self, command: Command, state: ShellState) -> bool | None:
         """Follow a command in a shell of its own."""
@@ -209,8 +280,9 @@ class _Shell:
         apart = state.copy()
         try:
             status = self._command(command, apart)
-        except (_End, _Return):
+        except (_End, _Return) as end:
             self.last = self.became or self.last
+            status = end.status if self.became is None else True
         self.became, self.perhaps = became, perhaps
         state.take_files(apart)
         return status
@@ -310,7 +382,7 @@ class _Shell:
     def _if(self, command: If, state: ShellState) -> bool | None:
         branches: list[ShellState | None] = []
         for condition, body in command.branches:
-            status = self.run(condition, state)
+            status = self._condition(partial(self.run, condition), state)
             if status is False:
                 continue
             if status is True and not branches:
@@ -356,7 +428,7 @@ class _Shell:
 
     def _while(self, command: While, state: ShellState) -> bool | None:
         for _ in range(_ROUNDS):
-            status = self.run(command.condition, state)
+            status = self._condition(partial(self.run, command.condition), state)
             if status is None:
                 self._perhaps(partial(self.run, command.body), state)
                 return None
@@ -368,6 +440,7 @@ class _Shell:
     def _simple(self, command: Simple, state: ShellState) -> bool | None:
         words = list(command.words)
         assigned: dict[str, str] = {}
+        self._output_status = True
         while words and (found := assignment(words[0])):
             name, joined, value = found
             if value[-1].kind == "array":
@@ -380,7 +453,10 @@ class _Shell:
         if not words:
             for name, text in assigned.items():
                 state.assign(name, text)
-            return True
+            return self._output_status
+        if element := self._words.element(words[0], state):
+            state.assign_element(*element)
+            return self._output_status
         texts = [text for word in words for text in self._arguments(word, state)]
         if not texts:
             return True
@@ -396,7 +472,7 @@ class _Shell:
         name, joined, value = assigns
         if value[-1].kind == "array":
             state.assign_array(name, self._words.array(value[-1], state), joined=joined)
-            return []
+            return [name]
         return [self._words.text(word, state)]
 
     def _call(self, words: list[str], assigned: dict[str, str], state: ShellState) -> bool | None:
@@ -405,11 +481,14 @@ class _Shell:
             self._changes.append(tuple(words))
         follow_change(words, self._input, state, self._files)
         if posixpath.basename(name) in PROGRAMS and arguments[:1] == ["activate"]:
-            return self._activate(words, state)
+            there = name in state.functions or not self._lacks_program(name, state)
+            return self._activate(words, state) if there or not state.ends_at_failure else False
         if name in state.functions:
             return self._function(words, state)
         if name in {"[", "test", "[["}:
             return holds(arguments[: -1 if name != "test" else None], state, self._files)
+        if name == "cd" and self._lacks(next((a for a in arguments if a[:1] != "-"), "/"), state):
+            return False
         if change_state(name, arguments, state):
             return True
         if name == "getopts" and len(arguments) > 1:
@@ -432,9 +511,9 @@ class _Shell:
         elif name == "exec":
             return self._exec(arguments, assigned, state)
         elif name == "exit":
-            raise _End
+            raise _End(_succeeds(arguments), f"it ends by `{' '.join(words)}`")
         elif name == "return":
-            raise _Return({"0": True, "": True}.get("".join(arguments[:1])))
+            raise _Return(_succeeds(arguments))
         elif name in {"true", ":", "false"}:
             return name != "false"
         elif arguments[:1] in (["activate"], ["load"]):  # conda, mamba; module
@@ -447,6 +526,16 @@ class _Shell:
         self, words: list[str], assigned: dict[str, str], state: ShellState
     ) -> bool | None:
         name, arguments = words[0], words[1:]
+        if self._lacks_program(name, state):
+            self.missing = name
+            if self._output is not None:
+                self._output.append("")
+            return False
+        script = script_of(words)
+        if script and self._lacks(script, state):
+            return False
+        if not makes_no_program(name):
+            self._brought = True
         if self._output is not None or name in LOOKING:
             text = output_of(name, arguments, self._input, state, self._files)
             if self._output is not None:
@@ -460,6 +549,15 @@ class _Shell:
         if not prepares(name):
             self.last = self._outcome(words, assigned, state)
         return True
+
+    def _lacks(self, path: str, state: ShellState) -> bool:
+        """Tell whether it is certain that there is no such file."""
+        return not self._brought and not state.opaque and self._files.lacks(path, state)
+
+    def _lacks_program(self, name: str, state: ShellState) -> bool:
+        """Tell whether it is certain that there is no such program."""
+        known = is_everywhere(name) or self._brought or state.opaque
+        return not known and self._files.lacks_program(name, state)
 
     def _arithmetic(self, text: str, state: ShellState) -> bool | None:
         """Follow ``((...))``: it succeeds if its value is not zero."""
@@ -518,21 +616,28 @@ class _Shell:
 
     def _source(self, arguments: list[str], state: ShellState) -> bool | None:
         text = self._files.script(arguments[0], state)
+        if text is None and "/" in arguments[0] and self._lacks(arguments[0], state):
+            if "BASH" in state.variables or "ZSH_VERSION" in state.variables:
+                return False
+            raise _End(status=False, words=f"it reads {arguments[0]}, which is missing")
         if text is None:
             state.opaque.append(f"what {arguments[0]} sets, which a script reads")
             return None
-        before = state.arguments
+        before, source = state.arguments, state.source
         if len(arguments) > 1:
             state.arguments = [before[0], *arguments[1:]]
+        state.source = arguments[0]
+        status: bool | None = True
         try:
-            self.run_text(text, state)
-        except _Return:
-            pass
+            status = self.run_text(text, state)
+        except _Return as end:
+            status = end.status
         except NotUnderstood:
             state.opaque.append(f"what {arguments[0]} sets, which a script reads")
+        state.source = source
         if len(arguments) > 1:
             state.arguments = before
-        return True
+        return status
 
     def _exec(
         self, arguments: list[str], assigned: dict[str, str], state: ShellState
@@ -565,14 +670,27 @@ class _Shell:
         substitutes, self._substitutes = self._substitutes, True
         kept = self.became, self.perhaps, self.last
         apart = state.copy()
+        apart.ends_at_failure = False
+        status: bool | None = True
+
+        def follow(apart: ShellState) -> None:
+            nonlocal status
+            status = self.run(block, apart)
+
         try:
-            text = self._captured(partial(self.run, block), apart)
-        except (_End, _Return):
-            text = None
-        self._substitutes = substitutes
+            text = self._captured(follow, apart)
+        except (_End, _Return) as end:
+            text, status = None, end.status
+        self._substitutes, self._output_status = substitutes, status
         self.became, self.perhaps, self.last = kept
         state.take_files(apart)
         return UNKNOWN if text is None else text.rstrip("\n")
+
+
+def _succeeds(arguments: list[str]) -> bool | None:
+    """Return whether `exit` or `return` with these arguments is a success."""
+    number = "".join(arguments[:1])
+    return number in {"", "0"} if number.isdecimal() or not number else None
 
 
 @lru_cache(maxsize=8)

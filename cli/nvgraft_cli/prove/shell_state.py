@@ -1,5 +1,6 @@
 """The state of a shell: what its commands change, and what is known of its variables."""
 
+import re
 from dataclasses import dataclass, field, replace
 
 from nvgraft_cli.case.file_changes import UNKNOWN, FileChanges
@@ -8,6 +9,8 @@ from nvgraft_cli.prove.shell_syntax import Block
 #: The most characters of a value, and elements of an array.
 VALUE_LIMIT = 4096
 _ELEMENTS = 256
+#: An element of an array with its key.
+_KEYED = re.compile(r"\[([^]]+)\]=(.*)", re.DOTALL)
 #: Variables that the shell sets by itself, to what is not known here.
 _SET_BY_SHELL = {"?", "$", "!", "RANDOM", "SECONDS", "HOSTNAME"}
 
@@ -17,7 +20,11 @@ class ShellState:
     """What commands change.
 
     :ivar arguments: the name of the script, then its arguments.
+    :ivar associative: the arrays of which the keys are texts.
     :ivar export_all: each variable that is set is exported too.
+    :ivar ends_at_failure: a command that fails ends the shell (set -e).
+    :ivar fails_in_pipe: a pipeline fails with any of its commands (set -o pipefail).
+    :ivar source: the file that is read; "" for the script itself.
     :ivar written: the texts of files that commands have written, under paths without links; None
         for a file that they have removed.
     :ivar links: the targets of symbolic links that they have made.
@@ -33,8 +40,12 @@ class ShellState:
     arguments: list[str]
     uid: int
     functions: dict[str, Block] = field(default_factory=dict)
-    arrays: dict[str, list[str]] = field(default_factory=dict)
+    arrays: dict[str, dict[str, str]] = field(default_factory=dict)
+    associative: set[str] = field(default_factory=set)
     export_all: bool = False
+    ends_at_failure: bool = False
+    fails_in_pipe: bool = False
+    source: str = ""
     written: dict[str, str | None] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     copies: dict[str, str] = field(default_factory=dict)
@@ -50,7 +61,8 @@ class ShellState:
             exported=set(self.exported),
             arguments=list(self.arguments),
             functions=dict(self.functions),
-            arrays=dict(self.arrays),
+            arrays={name: dict(values) for name, values in self.arrays.items()},
+            associative=set(self.associative),
             written=dict(self.written),
             links=dict(self.links),
             copies=dict(self.copies),
@@ -79,8 +91,18 @@ class ShellState:
 
     def assign_array(self, name: str, values: list[str], *, joined: bool) -> None:
         """Set an array, or join values to it."""
-        before = self.arrays.get(name, []) if joined else []
-        self.arrays[name] = [*before, *values][:_ELEMENTS]
+        if not joined:
+            self.arrays[name] = {}
+        for value in values:
+            match = _KEYED.fullmatch(value)
+            count = str(len(self.arrays.get(name, ())))
+            self.assign_element(name, match[1] if match else count, match[2] if match else value)
+
+    def assign_element(self, name: str, key: str, value: str) -> None:
+        """Set one element of an array."""
+        elements = self.arrays.setdefault(name, {})
+        if len(elements) < _ELEMENTS:
+            elements[key] = value[:VALUE_LIMIT]
 
     def environment(self) -> dict[str, str]:
         """Return the variables that a program gets."""
@@ -99,13 +121,13 @@ class ShellState:
             return UNKNOWN
         special = {"PWD": self.directory, "UID": str(self.uid), "EUID": str(self.uid)}
         if name == "BASH_SOURCE":
-            return self.arguments[0]
+            return self.source or self.arguments[0]
         unset = UNKNOWN if self.opaque else None
         return self.variables.get(name, special.get(name, unset))
 
-    def elements(self, name: str) -> list[str]:
+    def elements(self, name: str) -> dict[str, str]:
         """Return the elements of an array."""
-        return self.arrays.get(name, [UNKNOWN] if self.opaque else [])
+        return self.arrays.get(name, {"0": UNKNOWN} if self.opaque else {})
 
     def become_one_of(self, ends: list["ShellState"]) -> None:
         """Become the state after branches of which it is not known which one is run."""
@@ -135,6 +157,9 @@ class ShellState:
         first.touched = (made - sure).union(*(end.touched for end in ends))
         self.take_files(first)
         self.variables, self.functions = first.variables, first.functions
-        self.arrays, self.export_all = first.arrays, first.export_all
+        self.arrays, self.associative = first.arrays, first.associative
+        self.export_all = first.export_all
+        self.ends_at_failure = all(end.ends_at_failure for end in ends)
+        self.fails_in_pipe = all(end.fails_in_pipe for end in ends)
         self.exported = set().union(*(end.exported for end in ends))
         self.directory, self.arguments = first.directory, first.arguments

@@ -17,7 +17,8 @@ class WordPart:
 
     :ivar kind: text, variable, indirect (the variable that another one names), command (substituted
         by its output), array (``words`` in parentheses), elements (of the array ``text``),
-        arithmetic (the expression ``text``), or unknown.
+        keys (of these), element (with the key ``operator``), arithmetic (the expression ``text``),
+        or unknown.
     :ivar text: the text, or the name of the variable.
     :ivar operator: of ``${NAME:-WORD}``, with ``argument``; of elements @, or * that joins them.
     :ivar body: the commands of a command substitution.
@@ -25,7 +26,16 @@ class WordPart:
     """
 
     kind: Literal[
-        "text", "variable", "indirect", "command", "array", "elements", "arithmetic", "unknown"
+        "text",
+        "variable",
+        "indirect",
+        "command",
+        "array",
+        "elements",
+        "keys",
+        "element",
+        "arithmetic",
+        "unknown",
     ]
     text: str = ""
     quoted: bool = False

@@ -30,7 +30,9 @@ _CASED = re.compile(r"\{([A-Za-z_]\w*|\d)(,,|\^\^)\}")
 _INDIRECT = re.compile(r"\{!([A-Za-z_]\w*)(?:\}|(:?-))")
 #: ${NAME/PATTERN/TEXT} and ${NAME//PATTERN/TEXT}.
 _REPLACEMENT = re.compile(r"\{([A-Za-z_]\w*|\d)(//?)(?!\})")
-_ELEMENTS = re.compile(r"\{([A-Za-z_]\w*)\[([@*])\]\}")
+_ELEMENTS = re.compile(r"\{(!?)([A-Za-z_]\w*)\[([@*])\]\}")
+#: ${NAME[KEY]} with a plain key or that of a variable.
+_ELEMENT = re.compile(r"""\{([A-Za-z_]\w*)\[(["']?)(\$\{?\w+\}?|[^]$`"'{}]+)\2\]\}""")
 _REDIRECTION = re.compile(r"(?:\d+|\{\w+\})?(&>>?|<<<|<<-?|<>|>>|>\||[<>]&?)")
 _HERE_NAME = re.compile(r"[ \t]*(['\"]?)([^\s'\";|&<>()]+)\1")
 _BLANKS = re.compile(r"(?:[ \t\r]|\\\n)+")
@@ -301,7 +303,10 @@ class Tokens(ABC):
             return WordPart("variable", match[1], quoted, "piece", (WordPart("text", match[2]),))
         if match := _ELEMENTS.match(self.text, start):
             self.at = match.end()
-            return WordPart("elements", match[1], quoted, match[2])
+            return WordPart("keys" if match[1] else "elements", match[2], quoted, match[3])
+        if match := _ELEMENT.match(self.text, start):
+            self.at = match.end()
+            return WordPart("element", match[1], quoted, match[3])
         if match := _CASED.match(self.text, start):
             self.at = match.end()
             return WordPart("variable", match[1], quoted, match[2])

@@ -12,6 +12,8 @@ from nvgraft_cli.prove.shell_state import VALUE_LIMIT, ShellState
 from nvgraft_cli.prove.shell_syntax import Block, Word, WordPart
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_BEGINS_ELEMENT = re.compile(r"[A-Za-z_]\w*\[")
+_ELEMENT = re.compile(r"(\w+)\[([^]]*)\](\+?)=(.*)", re.DOTALL)
 _HOME = re.compile(r"((?:[A-Za-z_]\w*\+?=)?)~(?=/|$)")
 
 
@@ -47,7 +49,7 @@ class ShellWords:
         for part in _at_home(word, state):
             values = self._values(part, state)
             if part.kind == "text" or (
-                part.quoted and part.kind != "elements" and part.text != "@"
+                part.quoted and part.kind not in {"elements", "keys"} and part.text != "@"
             ):
                 current = (current or "") + " ".join(values)
                 pattern |= not part.quoted and is_pattern(part.text)
@@ -76,8 +78,13 @@ class ShellWords:
         if part.kind == "arithmetic":
             number = computed(part.text, state)
             return [UNKNOWN if number is None else str(number)]
-        if part.kind == "elements":
-            return _joined(state.elements(part.text), part.operator, part, state)
+        if part.kind in {"elements", "keys"}:
+            elements = state.elements(part.text)
+            values = list(elements.values() if part.kind == "elements" else elements)
+            return _joined(values, part.operator, part, state)
+        if part.kind == "element":
+            unset = UNKNOWN if state.opaque else ""
+            return [state.elements(part.text).get(self._key(part, state), unset)]
         if part.kind == "command":
             return [self._output(part.body, state)]
         if part.text in {"@", "*"} and not part.operator:
@@ -88,6 +95,31 @@ class ShellWords:
                 return [UNKNOWN]
             part = replace(part, kind="variable", text=name)
         return [self._variable(part, state)[:VALUE_LIMIT]]
+
+    def element(self, word: Word, state: ShellState) -> tuple[str, str, str] | None:
+        """Return the name, key and value of a word that sets one element of an array."""
+        if not word or word[0].kind != "text" or not _BEGINS_ELEMENT.match(word[0].text):
+            return None
+        match = _ELEMENT.fullmatch(self.text(word, state))
+        if match is None or word[0].quoted:
+            return None
+        key, value = match[2], match[4]
+        if match[1] not in state.associative:
+            number = computed(key, state)
+            key = UNKNOWN if number is None else str(number)
+        if match[3]:
+            value = state.elements(match[1]).get(key, "") + value
+        return match[1], key, value
+
+    def _key(self, part: WordPart, state: ShellState) -> str:
+        """Return the key of one element."""
+        key = part.operator
+        if key.startswith("$"):
+            key = state.value(key.strip("${}")) or ""
+        if part.text in state.associative:
+            return key
+        number = computed(key, state)
+        return UNKNOWN if number is None else str(number)
 
     def _variable(self, part: WordPart, state: ShellState) -> str:
         value = state.value(part.text)

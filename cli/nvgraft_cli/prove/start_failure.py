@@ -14,6 +14,7 @@ class StartCause(Enum):
     NO_PROGRAM = auto()  #: the kernel does not start such a file
     NOT_PERMITTED = auto()  #: the container lacks a file capability of it
     NOT_MOUNTED = auto()  #: the runtime cannot make a mount of config.json
+    ENDED = auto()  #: the script before it ends
 
 
 class StartFailure(NamedTuple):

@@ -7,6 +7,7 @@ from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.path_search import SHELL_PATH, find_named
 from nvgraft_cli.prove.program_start import ProgramStart, find_program
+from nvgraft_cli.prove.start_failure import StartCause, failure
 from nvgraft_cli.prove.tree_files import is_there, text_of
 
 #: Shells whose language is followed.
@@ -19,24 +20,25 @@ _SEARCHED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PATH")
 
 def started_by_shell(tree: PlannedTree, start: ProgramStart) -> ProgramStart | None:
     """Return what the script of a shell becomes or runs last; None if it is not known."""
-    words = start.words[1:]
+    words, options = start.words[1:], []
     script = interactive = False
     login = start.words[0].startswith("-")
     while words and words[0][:1] in {"-", "+"} and len(words[0]) > 1:
         option = words.pop(0)
+        options.append(option)
         if option == "--":
             break
         script |= "c" in option and not option.startswith("--")
         interactive |= "i" in option and not option.startswith("--")
         login |= option == "--login" or ("l" in option and option[:1] == "-" != option[1:2])
         if option in _SHELL_VALUES and words:
-            words.pop(0)
+            options.append(words.pop(0))
     if not words:
         return None
     if script:
         text, arguments = words[0], words[1:] or [start.words[0]]
     else:
-        script_text = text_of(tree, posixpath.join(start.directory, words[0]))
+        script_text = text_of(tree, _script_file(tree, start, words[0]))
         if script_text is None:
             return None
         text, arguments = script_text, words
@@ -53,10 +55,16 @@ def started_by_shell(tree: PlannedTree, start: ProgramStart) -> ProgramStart | N
         _startup_files(start, login=login, interactive=interactive),
         own=_own_variables(start, interactive=interactive),
         machine=tree.machine,
+        hidden=lambda place: _is_hidden(tree, place),
+        options=options,
     )
     if outcome is None:
         place = "" if script else f" {words[0]}"
         start.note_unknown(f"what the script{place} starts, with which variables")
+        return None
+    if outcome.ended:
+        place = start.words[0] if script else arguments[0]
+        start.error = failure(f"{place}: {outcome.ended}", StartCause.ENDED)
         return None
     following = ProgramStart(
         [word.replace(UNKNOWN, "") for word in outcome.words], dict(outcome.environment), start
@@ -71,6 +79,20 @@ def started_by_shell(tree: PlannedTree, start: ProgramStart) -> ProgramStart | N
     _without_unknown(following)
     found = find_program(following_tree, following)
     return following if found is not None and is_there(following_tree, found) else None
+
+
+def _script_file(tree: PlannedTree, start: ProgramStart, name: str) -> str:
+    """Return the path of a script that a shell is given: bash searches its name in PATH too."""
+    place = posixpath.join(start.directory, name)
+    if "/" in name or is_there(tree, place) or posixpath.basename(start.words[0]) != "bash":
+        return place
+    return find_named(tree, name, start.environment, start.directory) or place
+
+
+def _is_hidden(tree: PlannedTree, path: str) -> bool:
+    """Tell whether a path is on a volume that is not read."""
+    volume = tree.volumes.over(path)
+    return volume is not None and volume.tree is None and not volume.empty
 
 
 def _own_variables(start: ProgramStart, *, interactive: bool) -> dict[str, str]:

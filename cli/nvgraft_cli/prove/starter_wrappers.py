@@ -33,6 +33,7 @@ WRAPPERS = {
     "chronic": ("", 0),
     "systemd-inhibit": ("", 0),
     "s6-softlimit": ("-m -d -f -c", 0),
+    "s6-notifyoncheck": ("-3 -s -T -t -w -n -c", 0),
     "opentelemetry-instrument": ("", 0),
     "ddtrace-run": ("", 0),
     "compute-sanitizer": ("--tool", 0),

@@ -1,6 +1,7 @@
 """Take one step from a program to the one that it starts: choose the family that follows it."""
 
 import posixpath
+import re
 
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.conda import PROGRAMS, run_by
@@ -22,8 +23,9 @@ from nvgraft_cli.prove.starter_supervisors import started_by_supervisor
 from nvgraft_cli.prove.starter_users import USER_STARTERS, started_as_user
 from nvgraft_cli.prove.starter_wrappers import WRAPPERS, started_by_flock, started_by_wrapper
 
-#: Programs that are many programs, of which the first argument names one.
-_MULTI_CALL = {"busybox", "toybox"}
+#: Programs that are many programs, of which the first argument names one: busybox under each name
+#: that begins so.
+_MULTI_CALL = re.compile(r"busybox|toybox\Z")
 #: Shells with another language, which is not followed, and other programs whose files tell what
 #: they start.
 _NOT_FOLLOWED = {
@@ -52,7 +54,7 @@ def started_by(tree: PlannedTree, path: str, name: str, start: ProgramStart) -> 
         return started_as_user(tree, name, words[1:], start)
     if name == "flock":
         return started_by_flock(words[1:], start)
-    if name in _MULTI_CALL and len(words) > 1:
+    if _MULTI_CALL.match(name) and len(words) > 1:
         applet = ProgramStart(words[1:], start.environment, start)
         return started_by(tree, path, posixpath.basename(words[1]), applet)
     if name == "env":
