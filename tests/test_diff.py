@@ -642,6 +642,19 @@ def test_a_bad_document_is_one_line(
         assert err.count("\n") == 1
 
 
+def test_a_side_that_is_no_container_is_named(tmp_path: Path, capsys: Captured) -> None:
+    """The error for a directory that is none names the side, or the option that gave it."""
+    for words, named in (
+        (["eks-t4", str(tmp_path)], "for B, pass a plan, a host snapshot, a container"),
+        ([str(tmp_path), "eks-t4"], "for A, pass a plan, a host snapshot, a container"),
+        (["eks-t4", "eks-t4", "--container", str(tmp_path)], "--container must name a bundle"),
+        (["--mode", "hook,cdi", "--container", str(tmp_path)], "for --container, pass a plan"),
+    ):
+        assert main(["diff", *words, "--host", "eks-t4"]) == 2
+        error = capsys.readouterr().err
+        assert f"{tmp_path}: has neither a config.json nor a root file system: {named}" in error
+
+
 def test_a_document_of_200_mb_is_one_line(tmp_path: Path, capsys: Captured) -> None:
     """A document over 8 MiB is refused without being read whole."""
     path = tmp_path / "huge.json"

@@ -24,7 +24,10 @@ from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.arguments import STDIN
 from nvgraft_cli.shell.errors import InputError
 
-_WHAT = "a bundle, a config.json, a root file system or an image archive"
+#: The instruction where --container names no container.
+NO_CONTAINER = (
+    "--container must name a bundle, a config.json, a root file system or an image archive"
+)
 
 #: A directory without config.json that has one of these is a root file system.
 _ROOT_MARKS = ("etc", "usr", "bin", "lib")
@@ -325,13 +328,14 @@ OpenTree = LiveTree | EmptyTree | ImageTree
 OpenRootfs = Callable[[ContainerConfig, Bounds], OpenTree]
 
 
-def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
+def open_container(path: str, env: Sequence[str] = (), *, fix: str = NO_CONTAINER) -> ContainerSide:
     """Open a container: an OCI bundle, a config.json alone, a root file system, or an image.
 
     An image is an archive of `docker save` or `podman save`, or an OCI layout. A container without
     config.json gets the one that Docker would write for `docker run IMAGE`.
 
     :param env: ``NAME=VALUE`` entries to add to the environment, as `docker run -e` does.
+    :param fix: the instruction for a ``path`` at which there is no container.
     :raises InputError: there is no container at ``path``.
     :raises nvgraft.base.errors.Refusal: the hook would refuse this config.json.
     """
@@ -351,10 +355,7 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
                 partial(_open_bundle, os.path.dirname(root)),
             )
         if not configured:
-            raise InputError(
-                f"{path}: has neither a config.json nor a root file system: --container must"
-                f" name {_WHAT}"
-            )
+            raise InputError(f"{path}: has neither a config.json nor a root file system: {fix}")
         directory = os.path.abspath(path)
         logs.debug("opened", container=directory, kind="bundle")
         return ContainerSide(
@@ -386,7 +387,7 @@ def open_container(path: str, env: Sequence[str] = ()) -> ContainerSide:
         logs.debug("opened", container=path, kind="config.json alone")
         return _config_alone(path, env)
     cause = "neither a file nor a directory" if os.path.exists(path) else _missing(path)
-    raise InputError(f"{path}: {cause}: --container must name {_WHAT}")
+    raise InputError(f"{path}: {cause}: {fix}")
 
 
 def unknown_image(label: str) -> ContainerSide:

@@ -135,11 +135,12 @@ def _sides(args: argparse.Namespace) -> "list[Side]":
         raise InputError("A is missing | name two sides, or a container in two modes")
     if len(modes) == 1 and args.b is None:
         raise InputError("B is missing | name the other side, or two modes: --mode legacy,jit-cdi")
-    names = [first, first] if len(modes) == 2 else [first, args.b]
+    in_first = (first, "--container" if args.a is None else "A")
+    named = [in_first, in_first if len(modes) == 2 else (args.b, "B")]
     container = None if args.a is None else args.container
     sides = []
-    for name, mode in zip(names, modes if len(modes) == 2 else modes * 2, strict=True):
-        context = Context(container, args.env, args.config, args.device, mode, args.host)
+    for (name, named_by), mode in zip(named, modes if len(modes) == 2 else modes * 2, strict=True):
+        context = Context(container, args.env, args.config, args.device, mode, args.host, named_by)
         side = read_side(name, context)
         if len(modes) == 2:
             side.label = f"{side.label} in mode {mode}"

@@ -70,6 +70,8 @@ _LOG_LINE = re.compile(r"^[IWEC]\d{4} \S+ +\d+ \S+?:\d+\] (.*)$")
 class Context:
     """What a side may need: the container to plan for a host, the host to plan a container for, the
     device of a CDI specification.
+
+    :param named_by: the argument or option that names the side, for errors.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Context:
         device: str | None,
         mode: str = "hook",
         host: str | None = None,
+        named_by: str = "A",
     ) -> None:
         self.bundle = bundle
         self.host = host
@@ -87,6 +90,7 @@ class Context:
         self.config = config
         self.device = device
         self.mode = mode
+        self.named_by = named_by
 
 
 def read_side(name: str, context: Context) -> Side:
@@ -167,6 +171,7 @@ def _pod(name: str, data: Any) -> Side:
 
 
 def _snapshot(name: str, context: Context) -> Side:
+    from nvgraft_cli.case.bundle import NO_CONTAINER
     from nvgraft_cli.case.hosts import open_host
 
     host = open_host(name, context.config)
@@ -174,7 +179,7 @@ def _snapshot(name: str, context: Context) -> Side:
         from nvgraft_cli.diff.host_side import host_side
 
         return host_side(host, context.env, context.mode)
-    return _planned(name, "snapshot", host, context.bundle, context)
+    return _planned(name, "snapshot", host, context.bundle, context, NO_CONTAINER)
 
 
 def _container(name: str, context: Context) -> Side:
@@ -187,18 +192,23 @@ def _container(name: str, context: Context) -> Side:
         raise InputError(
             f"{name}: {refusal.text} | name the host to plan for with --host HOST"
         ) from refusal
-    return _planned(name, "container", host, name, context)
+    return _planned(name, "container", host, name, context, f"for {context.named_by}, {_FIX}")
 
 
-def _planned(name: str, kind: str, host: "HostSide", container: str, context: Context) -> Side:
-    """Return the side of a container on a host."""
+def _planned(
+    name: str, kind: str, host: "HostSide", container: str, context: Context, fix: str
+) -> Side:
+    """Return the side of a container on a host.
+
+    :param fix: the instruction for a ``container`` that is none.
+    """
     from nvgraft.formats.tree import OutOfBounds
     from nvgraft.plan.document import plan_document
     from nvgraft_cli.case.bundle import open_container
     from nvgraft_cli.case.planning import Case
 
     try:
-        with open_container(container, context.env) as opened:
+        with open_container(container, context.env, fix=fix) as opened:
             # Two hosts that refuse the same unreadable config.json are not known to be equal.
             opened.spec  # noqa: B018
             case = Case(host, opened, context.mode)
