@@ -337,6 +337,17 @@ def test_a_host_alone_is_checked(tmp_path: Path, capsys: Captured) -> None:
     assert results["loader-missing"]["lacking"] == "no container was given (--container)"
 
 
+def test_a_driver_root_that_is_not_there(tmp_path: Path, capsys: Captured) -> None:
+    """A directory of the host that cannot be opened is the host's failure, with its fix."""
+    config = tmp_path / "config.toml"
+    config.write_text('[nvidia-container-cli]\nroot = "/none/driver"\n')
+    assert main(["doctor", "--config", str(config), "--format", "json"]) == 1
+    results = {result["id"]: result for result in read_document(capsys.readouterr().out)["results"]}
+    (finding,) = results["host-layout"]["findings"]
+    assert finding["message"].endswith("open failed: /none/driver: no such file or directory")
+    assert finding["fix"] == "root in config.toml must name the driver root"
+
+
 def test_a_config_json_alone_is_checked_as_far_as_it_goes(setup: Setup, capsys: Captured) -> None:
     """With a config.json alone, checks of the image's files are not made."""
     words = setup.arguments()

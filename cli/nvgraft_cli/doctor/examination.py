@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nvgraft.base.errors import Refusal
+from nvgraft.base.errors import HOST_NOT_OPENED, Refusal
 from nvgraft_cli.case.edits import Unmountable
 from nvgraft_cli.doctor import (
     cdi_checks,
@@ -233,10 +233,10 @@ def _explain(refusal: Refusal, patient: Patient, results: dict[str, Result]) -> 
     }
     if not patient.has_container and identifier not in HOST_CHECKS:
         identifier = "refused"
-    if refusal.text.startswith("open failed: "):
+    if refusal.kind == HOST_NOT_OPENED:
         identifier = "host-layout"
         explaining = {identifier}
-    if identifier == "host-layout" and patient.has_container:
+    elif identifier == "host-layout" and patient.has_container:
         # The same words of a path in the container.
         label = patient.rootfs.label
         identifier = "refused" if label and label in refusal.text else identifier

@@ -17,6 +17,8 @@ UNDO_FAILED = 3
 
 #: Kinds of refusals that are explained by more than their words.
 WRONG_MODE, NOT_PRIVILEGED, NO_SUCH_DEVICE = "wrong-mode", "not-privileged", "no-such-device"
+#: A file or directory of the host cannot be opened.
+HOST_NOT_OPENED = "host-not-opened"
 
 
 def printable(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nvgraft.base import paths
 from nvgraft.base._os import os, stat
-from nvgraft.base.errors import Refusal
+from nvgraft.base.errors import HOST_NOT_OPENED, Refusal
 from nvgraft.base.files import open_file, reason
 from nvgraft.base.finding import Finding
 from nvgraft.formats.elf import read_facts
@@ -52,7 +52,7 @@ def check_program(program: str) -> list[Finding]:
         mode = os.stat(program).st_mode
     except OSError as error:
         text = f"open failed: {program}: {reason(error)}"
-        raise Refusal("ldcache", text, _HINT) from None
+        raise Refusal("ldcache", text, _HINT, kind=HOST_NOT_OPENED) from None
     if not stat.S_ISREG(mode) or not mode & 0o111:
         raise Refusal("ldcache", f"process {program} failed with error code: 1", _HINT)
     if paths.basename(program) in map(paths.basename, USUAL_PROGRAMS):

@@ -8,7 +8,7 @@ are read.
 from __future__ import annotations
 
 from nvgraft.base import paths
-from nvgraft.base.errors import Refusal
+from nvgraft.base.errors import HOST_NOT_OPENED, Refusal
 from nvgraft.base.files import reason
 from nvgraft.formats.elf import NoFacts
 from nvgraft.formats.ldcache import ARCHITECTURES
@@ -108,6 +108,7 @@ def _select(host: Host, row: CatalogueRow, entry: CacheEntry, path: str) -> Comp
             f"open failed: {host_path}: {reason(error)}",
             f"the loader cache names {entry.path} for {entry.soname}, which cannot be read:"
             " run ldconfig on the host",
+            kind=HOST_NOT_OPENED,
         ) from error
     except ValueError as error:
         if tls or not isinstance(error, NoFacts):

@@ -8,7 +8,7 @@ config.toml must set: its GPUs may be read from a file.
 from __future__ import annotations
 
 from nvgraft.base._os import os
-from nvgraft.base.errors import Refusal
+from nvgraft.base.errors import HOST_NOT_OPENED, Refusal
 from nvgraft.base.files import reason
 from nvgraft.formats.tree import LiveTree, PathError
 from nvgraft.host import places
@@ -55,6 +55,7 @@ def read_live_host(
             "initialization",
             f"open failed: {root}: {cause}",
             "root in config.toml must name the driver root",
+            kind=HOST_NOT_OPENED,
         ) from error
     try:
         return _read_host(config, tree, root, meanwhile, in_root=in_root, mig_profiles=mig_profiles)
@@ -97,7 +98,10 @@ def _read_host(
         majors = places.read_majors()
     except OSError as error:
         raise Refusal(
-            "initialization", f"open failed: /proc/devices: {reason(error)}", "mount /proc"
+            "initialization",
+            f"open failed: /proc/devices: {reason(error)}",
+            "mount /proc",
+            kind=HOST_NOT_OPENED,
         ) from error
     return Host(
         name=os.uname().nodename,
@@ -208,6 +212,7 @@ def _read_cache(
             "detection",
             f"open failed: {host_path}: {reason(error)}",
             "run ldconfig in the driver root",
+            kind=HOST_NOT_OPENED,
         ) from error
     try:
         return parse(data, prefixes or LIBRARY_PREFIXES)
