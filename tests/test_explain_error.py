@@ -209,6 +209,15 @@ def test_the_lines_of_a_terminal_or_a_log_do_not_matter(lines: Callable[[str], s
     assert len(missed) <= len(sample) // 50
 
 
+def test_a_message_of_the_loader_needs_no_end() -> None:
+    """A library that cannot be loaded is recognised in a title, which has no reason behind it."""
+    start = "tensorflow_model_server: error while loading shared libraries: "
+    assert (
+        ids(f"{start}libcuda.so.1") == ids(f"{start}libcuda.so.1.\nexited") == ["libcuda-missing"]
+    )
+    assert ids(f"{start}libpq.so.5") == []
+
+
 def test_lines_of_several_messages_are_not_joined() -> None:
     """Two messages, the first of which is the longer, are not read as a wrapped one."""
     first = "fatal: unable to access 'https://example.org/NVIDIA/cuda-samples.git/': no such host"

@@ -59,6 +59,10 @@ _COMPOSE = re.compile(r"^(?!nvidia-docker(?:-plugin)? \| \d)[\w.-]{1,64} +\| ?",
 _BLANK = r"\x00-\x09\x0b-\x1f\x7f-\xa0\u2000-\u200b\u2500-\u259f\u3000\ufeff\ufffd"
 _SPACE = re.compile(rf"[ {_BLANK}]{{2,}}|[{_BLANK}]")
 _NEWLINES = re.compile(r" ?\n[ \n]*")
+#: The loader's message without its end, as in the title of a report.
+_LOADER = re.compile(
+    r"(error while loading shared libraries: \S+\.so[\w.]*?)[.\"']?$", re.MULTILINE
+)
 _QUOTES = str.maketrans("\u2018\u2019\u201c\u201d\u00ab\u00bb\uff1a\uff0c", '\'\'"""":,')
 
 
@@ -186,8 +190,10 @@ def plain(text: str) -> str:
     if not text.isascii():
         text = text.translate(_QUOTES)
     text = _QUOTING.sub("", _COMPOSE.sub("", _COLOUR.sub("", text)))
-    text = _SPACE.sub(" ", text)
-    return _english(_NEWLINES.sub("\n", text).strip())
+    text = _NEWLINES.sub("\n", _SPACE.sub(" ", text)).strip()
+    if "error while loading shared libraries" in text:
+        text = _LOADER.sub(r"\1: cannot open shared object file", text)
+    return _english(text)
 
 
 def lower(text: str) -> str:
