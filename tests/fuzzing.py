@@ -231,7 +231,7 @@ def _rewrite(data: bytes) -> None:
         except Refusal as refusal:
             check_text(refusal.line())
             continue
-        if mode == "legacy" and not any(line.startswith("Mounting ") for _, line in once.log):
+        if mode == "legacy" and not any(line.startswith("Mounting ") for _, line in once.log.lines):
             assert parsed.mounts == oci.parse_config(data, complete=False).mounts
         assert (
             rewrite(once.data, _CONFIGURATIONS[0], mode, hook, lambda: _LOOK, link_hooks).data

@@ -54,7 +54,7 @@ def rewritten(
 ) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
     """Return the new document and the log lines."""
     done = rewrite_text(json.dumps(document).encode(), mode, **settings)
-    return json.loads(done.data), done.log
+    return json.loads(done.data), tuple(done.log.lines)
 
 
 def edited(
@@ -199,7 +199,8 @@ def test_a_refusal_keeps_the_lines_before_it() -> None:
     """The log says which mode was chosen before it says what is refused."""
     with pytest.raises(RefusedRewrite) as error:
         edited(visible(f"{JIT}=all,{CDI}"), "auto", CdiEdits())
-    assert ("info", "Auto-detected mode as 'cdi'") in error.value.log
+    assert ("info", "Auto-detected mode as 'cdi'") in error.value.log.lines
+    assert (error.value.log.mode, error.value.log.hook_reason[:8]) == ("cdi", "mode cdi")
 
 
 NODE = CdiNode("/dev/nvidia0", major=195, minor=0, mode=0o666, permissions="rw")

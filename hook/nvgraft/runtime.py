@@ -260,9 +260,9 @@ def _rewrite_bundle(bundle: str, config: Config, mode: str, own: str, log: Log) 
             lambda links: link_hooks(config, os.environ, own, links),
         )
     except RefusedRewrite as refused:
-        _tell(log, refused.log)
+        _tell(log, refused.log.lines)
         raise
-    _tell(log, done.log)
+    _tell(log, done.log.lines)
     if done.data != data:
         path = posixpath.realpath(posixpath.join(bundle, "config.json"))
         try:

@@ -9,9 +9,6 @@ from nvgraft.base.errors import Refusal
 from nvgraft.cdi.edits import CdiEdits
 from nvgraft_cli.case.bundle import ContainerSide
 
-#: Words of the runtime's line about the hook.
-HOOK_IS = "prestart hook is"
-
 
 class ChainLink(NamedTuple):
     """One step from a pod to its container.

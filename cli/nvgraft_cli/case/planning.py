@@ -20,7 +20,7 @@ from nvgraft.request.decision import Decision, decide
 from nvgraft.request.request import ImexChannels, Request, check_request
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.edits import Edited, Origin
-from nvgraft_cli.case.handover import HOOK_IS, ChainLink, Handover
+from nvgraft_cli.case.handover import ChainLink, Handover
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.case.rewritten import GPU_NODE, IN_CONFIG, calls_hook, edits_in, taken_edits
@@ -229,10 +229,13 @@ class Case:
         """The steps from a pod to the call of the hook; none for a container of no pod."""
         if self.handover is None:
             return ()
-        lines = [remark.message for remark in self._remarks if remark.id == "runtime"]
-        links = [ChainLink("runtime", "mode", line) for line in lines[:1]]
-        links += [ChainLink("hook", "hook", line) for line in lines if HOOK_IS in line]
-        return (*self.handover.chain, *links)
+        if self.started is None or self.started.refusal is not None:
+            return self.handover.chain
+        return (
+            *self.handover.chain,
+            ChainLink("runtime", "mode", self.started.remarks[0].message),
+            ChainLink("hook", "hook", self.started.log.hook_line),
+        )
 
     @property
     def hook_called(self) -> bool:

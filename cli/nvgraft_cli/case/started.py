@@ -21,10 +21,9 @@ from nvgraft.cdi.specification import KIND, HookProgram, class_spec
 from nvgraft.host.components import Host
 from nvgraft.host.snapshot import OFFLINE_PATH
 from nvgraft.wrapper.host_look import SourceLook
-from nvgraft.wrapper.rewrite import RefusedRewrite, rewrite
+from nvgraft.wrapper.rewrite import RefusedRewrite, RewriteLog, rewrite
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.edits import GENERATED, Edited, Origin
-from nvgraft_cli.case.handover import HOOK_IS
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.specifications import inject, read_trusted_registry, registry_in
 from nvgraft_cli.shell.installed import default_prefix
@@ -49,8 +48,7 @@ _RUNTIME = "/usr/bin/nvgraft-runtime"
 class Started(NamedTuple):
     """A container after the runtime's changes.
 
-    :ivar mode: the one in which the runtime acts; "" if it refuses before it has decided.
-    :ivar remarks: what the runtime logs about them.
+    :ivar log: what the runtime decides and logs about them.
     :ivar left_out: why the hook is not called; "" if it is.
     :ivar edits: the CDI edits that the runtime applies in the place of the hook. ``container`` is
         without them then.
@@ -59,12 +57,21 @@ class Started(NamedTuple):
     """
 
     container: ContainerSide
-    mode: str
-    remarks: tuple[Finding, ...]
+    log: RewriteLog
     left_out: str = ""
     edits: tuple[Edited, ...] = ()
     names: tuple[str, ...] = ()
     refusal: Refusal | None = None
+
+    @property
+    def mode(self) -> str:
+        """The one in which the runtime acts; "" if it refuses before it has decided."""
+        return self.log.mode
+
+    @property
+    def remarks(self) -> tuple[Finding, ...]:
+        """What the runtime logs, the line about the mode first."""
+        return tuple(_remark(level, line) for level, line in self.log.lines)
 
 
 def start(
@@ -87,16 +94,14 @@ def start(
             lambda links: program.hooks(links_step(links)),
         )
     except RefusedRewrite as refusal:
-        remarks = tuple(_remark(level, line) for level, line in refusal.log)
-        return Started(container, _mode_of(remarks), remarks, names=look.names, refusal=refusal)
-    remarks = tuple(_remark(level, line) for level, line in done.log)
-    acting, called = _mode_of(remarks), _calls_hook(done.data)
+        return Started(container, refusal.log, names=look.names, refusal=refusal)
+    log = done.log
     if look.edits:
-        why_not = _why_not(remarks)
-        return Started(container, acting, remarks, why_not, tuple(look.edits), look.names)
-    reason = "" if called else "nvgraft-runtime leaves the hook out: " + _why_not(remarks)
+        return Started(container, log, log.hook_reason, tuple(look.edits), look.names)
+    called = _calls_hook(done.data)
+    reason = "" if called else "nvgraft-runtime leaves the hook out: " + log.hook_reason
     rewritten = container.rewritten(done.data, elsewhere=host.document is not None)
-    return Started(rewritten, acting, remarks, reason)
+    return Started(rewritten, log, reason)
 
 
 def _hook_program(host: HostSide) -> HookProgram:
@@ -109,20 +114,9 @@ def _hook_program(host: HostSide) -> HookProgram:
     return hook_program(host.config, os.environ, runtime)
 
 
-def _mode_of(remarks: Sequence[Finding]) -> str:
-    """Return the mode in the runtime's first line, which names it in quotes."""
-    return remarks[0].message.split("'")[1] if remarks else ""
-
-
 def _remark(level: str, line: str) -> Finding:
     message, _, hint = line.partition(" | ")
     return Finding("runtime", level, message, hint)
-
-
-def _why_not(remarks: Sequence[Finding]) -> str:
-    """Return the reason in the runtime's line about the hook."""
-    told = next(remark.message for remark in remarks if HOOK_IS in remark.message)
-    return told.partition(": ")[2]
 
 
 def _calls_hook(data: bytes) -> bool:

@@ -72,21 +72,50 @@ _IDS = ("uid", "gid")
 _GRAPHICS = ("graphics", "display", names.ALL)
 
 
-class Rewrite(Value):
-    """The new text of config.json, and lines for the log as (level, line)."""
+class RewriteLog:
+    """What is decided about a container, and the lines for the log that tell it.
 
-    def __init__(self, data: bytes, log: tuple[tuple[str, str], ...]) -> None:
+    :ivar lines: as (level, line).
+    :ivar mode: the mode in which the runtime acts; "" before that is decided.
+    :ivar hook_line: the line about the prestart hook; "" before that is decided.
+    :ivar hook_reason: why the prestart hook is inserted or left out.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+        self.mode = self.hook_line = self.hook_reason = ""
+
+    def add(self, level: str, line: str) -> None:
+        """Add a line."""
+        self.lines.append((level, line))
+
+    def decide_mode(self, mode: str, line: str) -> None:
+        """Set the mode, and add the line that tells it."""
+        self.mode = mode
+        self.add("info", line)
+
+    def decide_hook(self, *, inserted: bool, reason: str) -> None:
+        """Set the reason for the prestart hook, and add the line that tells it."""
+        what = "inserted" if inserted else "left out"
+        self.hook_line, self.hook_reason = f"the prestart hook is {what}: {reason}", reason
+        self.add("info", self.hook_line)
+
+
+class Rewrite(Value):
+    """The new text of config.json, and what was decided."""
+
+    def __init__(self, data: bytes, log: RewriteLog) -> None:
         self.data = data
         self.log = log
 
 
 class RefusedRewrite(Refusal):
-    """A config.json that is not rewritten; ``log`` are the lines for the log before the refusal."""
+    """A config.json that is not rewritten; ``log`` is what was decided before the refusal."""
 
-    def __init__(self, refusal: Refusal, log: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, refusal: Refusal, log: RewriteLog) -> None:
         told = in_runtime(refusal)
         super().__init__("", told.text, told.hint, first_line=told.first_line, kind=told.kind)
-        self.log = tuple(log)
+        self.log = log
 
 
 class _WrapperDecision(Value):
@@ -131,7 +160,7 @@ def rewrite(
     :param link_hooks: returns the OCI hooks for links that are made in mode legacy.
     :raises Refusal: it cannot be read, a device that it requests is not there, or ``look`` refuses.
     """
-    log: list[tuple[str, str]] = []
+    log = RewriteLog()
     opened: list[HostLook] = []
 
     def host() -> HostLook:
@@ -158,7 +187,8 @@ def rewrite(
         document.merge(root, _united(edits))
         if not decision.inject:
             _remove_hooks(document, root)
-        return Rewrite(document.changed(), (*log, *lines))
+        log.lines += lines
+        return Rewrite(document.changed(), log)
     except JsonError as error:
         refusal = Refusal(
             "", f"could not decode OCI spec: {error.text}", f"config.json: {error.hint}"
@@ -241,31 +271,30 @@ def _decide(
     config: Config,
     configured: str,
     look: Callable[[], HostLook],
-    log: list[tuple[str, str]],
+    log: RewriteLog,
 ) -> _WrapperDecision:
     """Decide what the container gets (reference behaviour 9.3).
 
-    :param log: gets lines for the log.
+    :param log: gets what is decided.
     """
     _check_mode(configured)
     devices = requested_devices(container, config)
     mode, line = _resolve(configured, devices, annotated, look)
-    log.append(("info", line))
+    log.decide_mode(mode, line)
     if isinstance(devices, Skip) and devices.warning:
-        log.append(("warning", devices.warning))
+        log.add("warning", devices.warning)
     if mode == CDI and annotated:
         devices = DeviceRequest(tuple(dict.fromkeys(annotated)), "CDI annotations")
     # In mode legacy the reference inserts the hook without a request too, and the hook decides.
     inject = mode == LEGACY
     requested = devices.reason if isinstance(devices, Skip) else devices.source
-    what = "inserted" if inject else "left out"
     because = "" if inject or isinstance(devices, Skip) else f"mode {mode} adds the devices: "
-    log.append(("info", f"the prestart hook is {what}: {because}{requested}"))
+    log.decide_hook(inserted=inject, reason=because + requested)
     if isinstance(devices, Skip):
         return _WrapperDecision(inject=inject)
     gates = [name for name in names.GATED_DEVICES if container.env.get(name) == names.GATE_OPEN]
     if mode == LEGACY:
-        log += [("warning", line) for line in _remarks(gates, config)]
+        log.lines += [("warning", line) for line in _remarks(gates, config)]
         capabilities = (read_variable(container.env, names.DRIVER_CAPABILITIES) or "").split(",")
         graphics = any(name in _GRAPHICS for name in capabilities)
         return _WrapperDecision(
@@ -293,7 +322,7 @@ def _decide(
     from nvgraft.cdi.generation import CdiRequest
 
     channels, warnings = requested_channels(container, config)
-    log += [("warning", line) for line in warnings]
+    log.lines += [("warning", line) for line in warnings]
     request = CdiRequest(automatic, gates=gates, channels=channels, every_csv_file=every_csv_file)
     return _WrapperDecision(generated=request)
 
