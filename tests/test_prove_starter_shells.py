@@ -147,3 +147,18 @@ def test_files_that_other_shells_read_first(
     for name, content in files.items():
         put(tmp_path / "b/rootfs" / name, content)
     assert run_prove(capsys, "--bundle", path)[0] == (4 if others else 0)
+
+
+@pytest.mark.parametrize(("shell", "others"), [("dash", False), ("bash", True), ("busybox", True)])
+def test_the_shell_that_sh_leads_to(
+    shell: str, others: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """Whether sh knows ``source`` depends on the shell that the image has in its place."""
+    path = starters_bundle(tmp_path / "b", args=["/entry.sh", "app"])
+    root = tmp_path / "b/rootfs"
+    (root / "bin").symlink_to("usr/bin")
+    (root / "usr/bin/sh").rename(root / "usr/bin/dash")
+    (root / "usr/bin/sh").symlink_to(shell)
+    put(root / "opt/env.sh", f"{SETS}\n")
+    put(root / "entry.sh", '#!/bin/sh\nsource /opt/env.sh\nexec "$@"\n')
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if others else 0)

@@ -61,6 +61,14 @@ SUPERVISED = "[program:one]\ncommand=app -x\n"
         (["/opt/busybox-1.36", "nice", "app"], "/usr/bin/app"),
         (["s6-notifyoncheck", "-d", "-n", "300", "-c", "nc host", "nice", "app"], "/usr/bin/app"),
         (["bash", "-e", "in_path", "app"], "/usr/bin/app"),
+        (["unknown", "--wait", "x", "--", "nice", "app", "-x"], "/usr/bin/app"),
+        (["unknown", "--", "none"], "/usr/bin/unknown"),
+        (["script", "-qec", "nice app", "/dev/null"], "/usr/bin/app"),
+        (["find", "/x", "-exec", "app", "{}", ";"], "/usr/bin/app"),
+        (["start-stop-daemon", "-S", "-x", "/usr/bin/env", "--", "A=1", "app"], "/usr/bin/app"),
+        (["start-stop-daemon", "--start", "--exec=/usr/bin/app"], "/usr/bin/app"),
+        (["chroot", "--userspec=1:1", "/", "app"], "/usr/bin/app"),
+        (["chroot", "/jail", "app"], "/usr/bin/chroot"),
     ],
 )
 def test_the_program_that_the_container_runs(
@@ -71,7 +79,8 @@ def test_the_program_that_the_container_runs(
     """
     path = starters_bundle(tmp_path / "b", args=args, cwd="/opt/app")
     (tmp_path / "b/rootfs/bin").symlink_to("usr/bin")
-    for name in ("opt/busybox-1.36", "usr/bin/s6-notifyoncheck"):
+    names = ("s6-notifyoncheck", "unknown", "script", "find", "start-stop-daemon", "chroot")
+    for name in ("opt/busybox-1.36", *(f"usr/bin/{name}" for name in names)):
         put(tmp_path / "b/rootfs" / name, ELF)
     put(tmp_path / "b/rootfs/usr/bin/in_path", 'exec "$@"\n')
     _, (proof,) = run_prove(capsys, "--bundle", path)

@@ -12,7 +12,7 @@ EXEC = "os.execvp(sys.argv[1], sys.argv[1:])"
 def python(text: str, **variables: str) -> ScriptCommand | str | None:
     """Follow a Python script with the arguments app and -x."""
     words = ["/entry.py", "app", "-x"]
-    return python_starts(text, words, variables, lambda path: path == "/opt/x")
+    return python_starts(text, words, variables, lambda path: path == "/opt/x", "/usr/bin/python3")
 
 
 @pytest.mark.parametrize(

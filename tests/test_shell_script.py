@@ -9,6 +9,7 @@ import pytest
 from nvgraft.formats.tree import open_tree_at
 from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.prove.shell_run import ScriptOutcome, run_script
+from nvgraft_cli.prove.shell_state import Dialect
 
 
 def found(name: str, _variables: Mapping[str, str], _directory: str) -> str | None:
@@ -17,7 +18,12 @@ def found(name: str, _variables: Mapping[str, str], _directory: str) -> str | No
 
 
 def follow(
-    root: Path, text: str, *arguments: str, uid: int = 0, **variables: str
+    root: Path,
+    text: str,
+    *arguments: str,
+    uid: int = 0,
+    dialect: Dialect = "bash",
+    **variables: str,
 ) -> ScriptOutcome | None:
     """Follow a script in a directory with one more."""
     (root / "etc").mkdir(exist_ok=True)
@@ -30,7 +36,16 @@ def follow(
     try:
         own = {"-": "hB"}
         return run_script(
-            text, words, variables, "/work", tree, uid, found, own=own, machine="riscv64"
+            text,
+            words,
+            variables,
+            "/work",
+            tree,
+            uid,
+            found,
+            own=own,
+            machine="riscv64",
+            dialect=dialect,
         )
     finally:
         tree.close()
@@ -250,6 +265,21 @@ def test_the_command_that_a_script_becomes(script: str, words: str, tmp_path: Pa
         ("echo 'X=${BASH_SOURCE[0]}' > /tmp/a; . /tmp/a", "/tmp/a"),
         ("touch $(mktemp)/x; [ -f $(mktemp) ]; cd $(mktemp); X=a", "a"),
         ("typeset -T X x; X=$NONE", UNKNOWN),
+        ("f() { local -n v=$1; v=a; }; f X; X=$NONE", UNKNOWN),
+        ("for x in a b c; do [ $x = b ] && continue; X=$X$x; done", "oldac"),
+        ("for x in a b c; do [ $x = b ] && break; X=$X$x; done", "olda"),
+        ("for x in a b; do for y in c d; do break 2; done; X=$x; done", "old"),
+        ("for x in a b; do for y in c d; do continue 2; done; X=$x; done", "old"),
+        ("while true; do X=a; break; X=b; done", "a"),
+        ("for x in a b; do lspci && break; done; X=a", "a"),
+        ("for x in a b; do X=$x; lspci && break; done", f"{UNKNOWN}:a"),
+        (
+            "for x in a b; do if lspci; then X=a; break; else X=b; continue; fi; done",
+            f"{UNKNOWN}:a",
+        ),
+        ("printf -v X '%s:%s' a b", "a:b"),
+        ("mapfile -t L < /etc/plain.env; X=${L[1]}", "X=plain"),
+        ("mapfile -t L < <(date); X=${L[0]}", UNKNOWN),
         ("set_up; . /etc/none.sh; X=$NONE/lib", f"{UNKNOWN}/lib"),
         (". /etc/odd.sh; X=$NONE/lib", f"{UNKNOWN}/lib"),
         ("conda activate y; X=$CONDA_PREFIX/lib", f"{UNKNOWN}/lib"),
@@ -308,6 +338,48 @@ def test_a_script_that_ends_before_it_starts_a_program(
     outcome = follow(tmp_path, script, PATH="/bin")
     assert outcome is not None
     assert (outcome.ended, outcome.words) == (ended, () if ended else ("app",))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "script", "value"),
+    [
+        ("dash", "source /etc/plain.env; :", "old"),
+        ("dash", "if [[ -d /etc ]]; then X=a; fi", "old"),
+        ("dash", "[ a == a ] && X=a", "old"),
+        ("dash", "[ a = a ] && X=a", "a"),
+        ("dash", "X+=a", "old"),
+        ("dash", "echo -e X=1 > /tmp/a; X=$(cat /tmp/a)", "-e X=1"),
+        ("dash", "if none &> /dev/null; then X=a; fi", "a"),
+        ("dash", "X=a$UID", "a"),
+        ("dash", "L=(a)", "syntax error: dash does not know `=(`"),
+        ("dash", "if true; then cat <<< a; fi", "syntax error: dash does not know `<<<`"),
+        ("dash", "function f { :; }", "syntax error: dash does not know `function`"),
+        ("dash", "cat <(echo a)", "syntax error: dash does not know `<(`"),
+        ("dash", "a |& b", "syntax error: dash does not know `|&`"),
+        ("dash", "for ((i=0; i<3; i++)); do :; done", "syntax error: dash does not know `for ((`"),
+        ("dash", "X=${X^^}", "bad substitution: dash does not know it"),
+        ("dash", "X=${X//o/a}", "bad substitution: dash does not know it"),
+        ("dash", "L=${L[1]}", "bad substitution: dash does not know it"),
+        ("dash", "set -o pipefail", "dash has no option pipefail"),
+        ("busybox", "[[ a == a ]] && source /etc/plain.env", "plain"),
+        ("busybox", "function f { X=a; }; f", "a"),
+        ("busybox", "set -eo pipefail; X=${X//o/a}", "ald"),
+        ("busybox", "pushd /etc; X=a", "a"),
+        ("busybox", "L=(a)", "syntax error: busybox does not know `=(`"),
+        ("busybox", "X=${X^^}", "bad substitution: busybox does not know it"),
+        ("bash", "set -u; X=$NONE", "NONE is not set (set -u)"),
+        ("bash", "set -o nounset; X=${NONE:-a}$*$HOSTNAME$?", f"a{UNKNOWN}{UNKNOWN}"),
+        ("bash", "set -u; X=$1", "1 is not set (set -u)"),
+        ("bash", ": ${NONE:?give it}", "NONE is not set"),
+        ("bash", ": ${X:?give it}; X=a", "a"),
+        ("bash", "if lspci; then exit 1; fi; set -u; set +u; X=a$NONE", "a"),
+    ],
+)
+def test_what_shells_understand(dialect: Dialect, script: str, value: str, tmp_path: Path) -> None:
+    """sh of Debian and of busybox end at much that bash knows, or pass over it."""
+    outcome = follow(tmp_path, f"{script}\nexec app", X="old", dialect=dialect)
+    assert outcome is not None
+    assert (outcome.ended or outcome.environment["X"]) == value
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,14 @@ def python_starts(
     arguments: list[str],
     environment: Mapping[str, str],
     exists: Callable[[str], bool],
+    executable: str,
 ) -> ScriptCommand | str | None:
     """Return what a Python script becomes, words for what is not known of it, or None if it runs
     itself.
 
     :param arguments: sys.argv.
     :param exists: tells whether there is a file at a path.
+    :param executable: the path of the interpreter.
     """
     try:
         module = ast.parse(text)
@@ -81,6 +83,7 @@ def python_starts(
     if first is None:
         return None
     script = _FollowedPython(names, arguments, environment, exists, counted)
+    script.executable = executable
     try:
         script.run(module.body, script.globals)
     except _ScriptEnd:
@@ -129,6 +132,7 @@ class _FollowedPython:
         self._arguments = arguments
         self._exists = exists
         self._counted = counted
+        self.executable = ""
         self._left = _STATEMENTS
         self._calls = 0
         self._functions: dict[str, ast.FunctionDef] = {}
@@ -272,6 +276,7 @@ class _FollowedPython:
         known = {
             "os.environ": self.environment,
             "sys.argv": self._arguments,
+            "sys.executable": self.executable,
             "os.pathsep": ":",
             "os.sep": "/",
         }

@@ -3,8 +3,22 @@
 import posixpath
 
 from nvgraft_cli.case.file_changes import UNKNOWN
-from nvgraft_cli.prove.shell_state import ShellState
+from nvgraft_cli.prove.shell_state import ShellEnd, ShellState
 from nvgraft_cli.prove.shell_words import assignment_of_text
+
+#: Words of bash that other shells do not know: dash, and busybox.
+_OF_BASH = {"compgen", "complete", "declare", "dirs", "disown", "enable", "mapfile", "popd"}
+_OF_BASH |= {"pushd", "readarray", "shopt", "typeset"}
+_UNKNOWN_TO_DASH = _OF_BASH | {"[[", "builtin", "let", "source"}
+
+
+def lacks_builtin(name: str, arguments: list[str], state: ShellState) -> bool:
+    """Tell whether a command fails because the shell is not bash."""
+    if state.dialect == "bash" or name in state.functions:
+        return False
+    if name in {"[", "test"}:
+        return state.dialect == "dash" and "==" in arguments[1:]
+    return name in (_UNKNOWN_TO_DASH if state.dialect == "dash" else _OF_BASH)
 
 
 def change_state(name: str, arguments: list[str], state: ShellState) -> bool:
@@ -35,6 +49,8 @@ def _declare(name: str, arguments: list[str], state: ShellState) -> None:
     flags = "".join(word[1:] for word in arguments if word.startswith("-"))
     exports = (name == "export" and "n" not in flags) or "x" in flags
     drops = (name == "export" and "n" in flags) or any(word.startswith("+x") for word in arguments)
+    if "n" in flags and name != "export":
+        state.opaque.append(f"what `{name} -n` refers to")
     if name == "typeset" and "T" in flags:
         state.opaque.append("what `typeset -T` ties to an array")
     if "A" in flags:
@@ -79,7 +95,11 @@ def set_options(words: list[str], state: ShellState) -> None:
         if "e" in word[1:] or name == "errexit":
             state.ends_at_failure = sets
         if name == "pipefail":
+            if state.dialect == "dash":
+                raise ShellEnd(status=False, words="dash has no option pipefail")
             state.fails_in_pipe = sets
+        if "u" in word[1:] or name == "nounset":
+            state.ends_at_unset = sets
 
 
 def next_option(arguments: list[str], state: ShellState) -> bool | None:

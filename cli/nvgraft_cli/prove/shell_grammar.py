@@ -63,18 +63,22 @@ class _Parser(Tokens):
         return match.end() == len(self.text) or self.text[match.end()] in " \t\r\n;&|()<>"
 
     def _and_or(self) -> AndOr:
+        before, self.bashism = self.bashism, ""
         pipelines = [("", self._pipeline())]
         while (operator := self.peek_operator()) in {"&&", "||"}:
             self.take(operator)
             self.newlines()
             pipelines.append((operator, self._pipeline()))
-        return AndOr(tuple(pipelines))
+        found = self.bashism
+        self.bashism = found or before
+        return AndOr(tuple(pipelines), found)
 
     def _pipeline(self) -> Pipeline:
         negated = self.reserved("!")
         commands = [self._command()]
         while (operator := self.peek_operator()) in {"|", "|&"}:
             self.take(operator)
+            self.bashism = operator if operator == "|&" else self.bashism
             self.newlines()
             commands.append(self._command())
         return Pipeline(tuple(commands), negated)
@@ -117,6 +121,7 @@ class _Parser(Tokens):
         return Group(body, subshell=False)
 
     def _function(self) -> Command:
+        self.bashism = "function"
         self.blanks()
         match = re.compile(r"([\w.:-]+)(?:[ \t]*\([ \t]*\))?").match(self.text, self.at)
         if match is None:
@@ -146,6 +151,7 @@ class _Parser(Tokens):
     def _for(self) -> Command:
         self.blanks()
         if self.text.startswith("((", self.at):
+            self.bashism = "for (("
             self.balanced()
             if self.peek_operator() == ";":
                 self.take(";")

@@ -136,7 +136,7 @@ def output_of(
     :param text: what it reads from its standard input; None if it is not known.
     """
     if name == "echo":
-        return _echoed(arguments)
+        return _echoed(arguments, of_dash=state.dialect == "dash")
     if name == "printf":
         return _printed(arguments)
     if name in {"cat", "tee"}:
@@ -194,10 +194,10 @@ def _matching_lines(
     return "".join(line for line, has in zip(lines, found, strict=True) if has is wanted)
 
 
-def _echoed(arguments: list[str]) -> str | None:
+def _echoed(arguments: list[str], *, of_dash: bool) -> str | None:
     words = list(arguments)
     options = ""
-    while words and re.fullmatch("-[neE]+", words[0]):
+    while words and re.fullmatch("-n" if of_dash else "-[neE]+", words[0]):
         options += words.pop(0)
     text = " ".join(words)
     if "e" in options:

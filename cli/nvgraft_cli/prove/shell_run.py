@@ -5,7 +5,8 @@ condition is not known, both branches are followed. Programs are taken to succee
 """
 
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -13,7 +14,7 @@ from nvgraft.formats.tree import Tree
 from nvgraft_cli.case.file_changes import UNKNOWN, FileChanges
 from nvgraft_cli.prove.conda import PROGRAMS, activation
 from nvgraft_cli.prove.shell_arithmetic import assigned_names, computed
-from nvgraft_cli.prove.shell_builtins import change_state, next_option, set_options
+from nvgraft_cli.prove.shell_builtins import change_state, lacks_builtin, next_option, set_options
 from nvgraft_cli.prove.shell_conditions import holds
 from nvgraft_cli.prove.shell_files import SCRIPT_LIMIT, FindProgram, IsHidden, ShellFiles
 from nvgraft_cli.prove.shell_grammar import parse
@@ -31,7 +32,7 @@ from nvgraft_cli.prove.shell_programs import (
     script_of,
     split_line,
 )
-from nvgraft_cli.prove.shell_state import VALUE_LIMIT, ShellState
+from nvgraft_cli.prove.shell_state import VALUE_LIMIT, Dialect, ShellEnd, ShellState
 from nvgraft_cli.prove.shell_syntax import (
     AndOr,
     Block,
@@ -86,17 +87,12 @@ class ScriptOutcome:
     ended: str = ""
 
 
-class _End(Exception):
-    """The shell ends: it becomes a program, or exits.
+class _Jump(Exception):
+    """A round of a loop ends, and the loop itself if it ``leaves``; also those ``outside``."""
 
-    :ivar status: whether it succeeds, None where that is not known.
-    :ivar words: why it ends, "" where it becomes a program.
-    """
-
-    def __init__(self, status: bool | None = None, words: str = "") -> None:
+    def __init__(self, outside: int, *, leaves: bool) -> None:
         super().__init__()
-        self.status = status
-        self.words = words
+        self.outside, self.leaves = outside, leaves
 
 
 class _Return(Exception):
@@ -121,6 +117,7 @@ def run_script(
     machine: str = "",
     hidden: IsHidden = lambda _: False,
     options: Sequence[str] = (),
+    dialect: Dialect = "bash",
 ) -> ScriptOutcome | None:
     """Return what a script becomes, or the last command that it runs; None if that is not known.
 
@@ -135,6 +132,7 @@ def run_script(
     state = ShellState(
         {**(own or {}), **environment}, set(environment), directory, list(arguments), uid
     )
+    state.dialect = dialect
     shell = _Shell(ShellFiles(tree, find, machine, hidden))
     ended, status = "", None
     try:
@@ -144,7 +142,9 @@ def run_script(
         status = shell.run_text(text, state)
     except _Return as end:
         status = end.status
-    except _End as end:
+    except _Jump:
+        pass
+    except ShellEnd as end:
         ended = end.words
     except (NotUnderstood, RecursionError):
         return None
@@ -178,6 +178,8 @@ class _Shell:
         self.became: ScriptOutcome | None = None
         self.perhaps: ScriptOutcome | None = None
         self.last: ScriptOutcome | None = None
+        #: The states in which rounds of the loop perhaps end.
+        self._jumped: list[ShellState] = []
         #: The program that the last command lacks, or "".
         self.missing = ""
 
@@ -214,8 +216,16 @@ class _Shell:
     def run(self, block: Block, state: ShellState) -> bool | None:
         status: bool | None = True
         for command in block:
+            if command.bashism and state.dialect != "bash":
+                self._refuse(command.bashism, state)
             status = self._and_or(command, state)
         return status
+
+    def _refuse(self, bashism: str, state: ShellState) -> None:
+        """End a shell that does not know a construct of bash."""
+        if state.dialect == "dash" or bashism != "function":
+            words = f"syntax error: {state.dialect} does not know `{bashism}`"
+            raise ShellEnd(status=False, words=words)
 
     def _and_or(self, command: AndOr, state: ShellState) -> bool | None:
         status: bool | None = True
@@ -234,7 +244,7 @@ class _Shell:
             ends = last and status is False and state.ends_at_failure
             if ends and not self._asked and not pipeline.negated:
                 words = self.failure("a command of it fails, which ends it (set -e)")
-                raise _End(status=False, words=words)
+                raise ShellEnd(status=False, words=words)
         return status
 
     def _condition(
@@ -280,7 +290,7 @@ class _Shell:
         apart = state.copy()
         try:
             status = self._command(command, apart)
-        except (_End, _Return) as end:
+        except (ShellEnd, _Return) as end:
             self.last = self.became or self.last
             status = end.status if self.became is None else True
         self.became, self.perhaps = became, perhaps
@@ -301,6 +311,9 @@ class _Shell:
         targets = []
         for redirection in command.redirections:
             word = redirection.word
+            if redirection.both and state.dialect == "dash":
+                self._apart(command.command, state)  # in the background
+                return True
             if redirection.kind == "text":
                 text = self._words.text(word, state, limit=SCRIPT_LIMIT)
                 self._input = None if len(text) == SCRIPT_LIMIT else text
@@ -342,17 +355,22 @@ class _Shell:
         other, became = state.copy(), self.became
         try:
             follow(other)
-        except _End:
+        except ShellEnd:
             self.perhaps = self.became or self.perhaps
             self.became = became
+            return None
+        except _Jump:
+            self._jumped.append(other)
             return None
         return other
 
     def _merge(self, state: ShellState, branches: list[ShellState | None]) -> None:
         """Set a state after branches of which it is not known which one is run."""
         ends = [branch for branch in branches if branch is not None]
+        if not ends and self._jumped:
+            raise _Jump(0, leaves=False)
         if not ends:
-            raise _End
+            raise ShellEnd
         state.become_one_of(ends)
 
     def _command(self, command: Command, state: ShellState) -> bool | None:
@@ -418,23 +436,45 @@ class _Shell:
             words = state.arguments[1:]
         else:
             words = [text for word in command.words for text in self._words.fields(word, state)]
-        for word in words[:_ROUNDS]:
-            state.assign(command.name, word)
-            if UNKNOWN in word:
-                self._perhaps(partial(self.run, command.body), state)
-            else:
-                self.run(command.body, state)
+        with self._loop(state):
+            for word in words[:_ROUNDS]:
+                state.assign(command.name, word)
+                if UNKNOWN in word:
+                    self._perhaps(partial(self.run, command.body), state)
+                elif self._round(command.body, state):
+                    break
         return True
 
+    @contextmanager
+    def _loop(self, state: ShellState) -> Iterator[None]:
+        """Follow a loop: after it, the state may be that in which a round has perhaps ended."""
+        jumped, self._jumped = self._jumped, []
+        try:
+            yield
+            if self._jumped:
+                state.become_one_of([*self._jumped, state.copy()])
+        finally:
+            self._jumped = jumped
+
+    def _round(self, body: Block, state: ShellState) -> bool:
+        """Follow one round of a loop; return whether it leaves the loop."""
+        try:
+            self.run(body, state)
+        except _Jump as jump:
+            if jump.outside:
+                raise _Jump(jump.outside - 1, leaves=jump.leaves) from None
+            return jump.leaves
+        return False
+
     def _while(self, command: While, state: ShellState) -> bool | None:
-        for _ in range(_ROUNDS):
-            status = self._condition(partial(self.run, command.condition), state)
-            if status is None:
-                self._perhaps(partial(self.run, command.body), state)
-                return None
-            if status is command.until:
-                return True
-            self.run(command.body, state)
+        with self._loop(state):
+            for _ in range(_ROUNDS):
+                status = self._condition(partial(self.run, command.condition), state)
+                if status is None:
+                    self._perhaps(partial(self.run, command.body), state)
+                    return None
+                if status is command.until or self._round(command.body, state):
+                    return True
         return None
 
     def _simple(self, command: Simple, state: ShellState) -> bool | None:
@@ -443,6 +483,9 @@ class _Shell:
         self._output_status = True
         while words and (found := assignment(words[0])):
             name, joined, value = found
+            if joined and state.dialect != "bash":
+                self.missing = f"{name}+="
+                return False
             if value[-1].kind == "array":
                 state.assign_array(name, self._words.array(value[-1], state), joined=joined)
                 words.pop(0)
@@ -485,6 +528,9 @@ class _Shell:
             return self._activate(words, state) if there or not state.ends_at_failure else False
         if name in state.functions:
             return self._function(words, state)
+        if lacks_builtin(name, arguments, state):
+            self.missing = name
+            return False
         if name in {"[", "test", "[["}:
             return holds(arguments[: -1 if name != "test" else None], state, self._files)
         if name == "cd" and self._lacks(next((a for a in arguments if a[:1] != "-"), "/"), state):
@@ -493,6 +539,15 @@ class _Shell:
             return True
         if name == "getopts" and len(arguments) > 1:
             return next_option(arguments, state)
+        if name in {"break", "continue"}:
+            levels = arguments[0] if arguments and arguments[0].isdecimal() else "1"
+            raise _Jump(max(int(levels[:2]), 1) - 1, leaves=name == "break")
+        if name == "printf" and arguments[:1] == ["-v"] and len(arguments) > 2:
+            text = output_of(name, arguments[2:], None, state, self._files)
+            state.assign(arguments[1], UNKNOWN if text is None else text)
+            return True
+        if name in {"mapfile", "readarray"}:
+            return self._read_lines(arguments, state)
         if name == "((":
             return self._arithmetic(arguments[0], state)
         if name == "read":
@@ -511,7 +566,7 @@ class _Shell:
         elif name == "exec":
             return self._exec(arguments, assigned, state)
         elif name == "exit":
-            raise _End(_succeeds(arguments), f"it ends by `{' '.join(words)}`")
+            raise ShellEnd(_succeeds(arguments), f"it ends by `{' '.join(words)}`")
         elif name == "return":
             raise _Return(_succeeds(arguments))
         elif name in {"true", ":", "false"}:
@@ -583,6 +638,14 @@ class _Shell:
             state.assign(name, value)
         return not at_end
 
+    def _read_lines(self, arguments: list[str], state: ShellState) -> bool:
+        """Read the lines of the input into an array."""
+        name = arguments[-1] if arguments and arguments[-1][:1] != "-" else "MAPFILE"
+        lines = (self._input or "").splitlines()
+        known = self._input is not None and UNKNOWN not in self._input and arguments[:-1] == ["-t"]
+        state.assign_array(name, lines if known else [UNKNOWN], joined=False)
+        return True
+
     def _activate(self, words: list[str], state: ShellState) -> bool | None:
         """Follow `conda activate` as far as the files of the environment tell."""
         environment = next((word for word in words[2:] if not word.startswith("-")), "")
@@ -619,7 +682,7 @@ class _Shell:
         if text is None and "/" in arguments[0] and self._lacks(arguments[0], state):
             if "BASH" in state.variables or "ZSH_VERSION" in state.variables:
                 return False
-            raise _End(status=False, words=f"it reads {arguments[0]}, which is missing")
+            raise ShellEnd(status=False, words=f"it reads {arguments[0]}, which is missing")
         if text is None:
             state.opaque.append(f"what {arguments[0]} sets, which a script reads")
             return None
@@ -654,7 +717,7 @@ class _Shell:
             state.variables |= assigned
             return True
         self.became = self._outcome(arguments, assigned, state)
-        raise _End
+        raise ShellEnd
 
     def _outcome(
         self, words: list[str], assigned: dict[str, str], state: ShellState
@@ -679,7 +742,7 @@ class _Shell:
 
         try:
             text = self._captured(follow, apart)
-        except (_End, _Return) as end:
+        except (ShellEnd, _Return) as end:
             text, status = None, end.status
         self._substitutes, self._output_status = substitutes, status
         self.became, self.perhaps, self.last = kept

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from nvgraft_cli.case.file_changes import UNKNOWN, FileChanges
 from nvgraft_cli.prove.shell_syntax import Block
@@ -15,6 +16,29 @@ _KEYED = re.compile(r"\[([^]]+)\]=(.*)", re.DOTALL)
 _SET_BY_SHELL = {"?", "$", "!", "RANDOM", "SECONDS", "HOSTNAME"}
 
 
+#: The languages of shells: that of bash, which zsh and ksh understand too, dash, and busybox.
+Dialect = Literal["bash", "dash", "busybox"]
+#: What may be set though no command of a script sets it.
+_PERHAPS_SET = re.compile(
+    r"BASH\w*|LC_\w+|COLUMNS|DIRSTACK|FUNCNAME|GROUPS|HOME|HOST\w+|IFS|LANG|LINENO|LINES|LOGNAME"
+    r"|MACHTYPE|MAIL|OLDPWD|OPTARG|OPTIND|OSTYPE|PATH|PIPESTATUS|PPID|PS\d|REPLY|SHELL\w*|SHLVL"
+    r"|TERM|USER|_|ZSH\w*"
+)
+
+
+class ShellEnd(Exception):
+    """The shell ends: it becomes a program, or exits.
+
+    :ivar status: whether it succeeds, None where that is not known.
+    :ivar words: why it ends, "" where it becomes a program.
+    """
+
+    def __init__(self, status: bool | None = None, words: str = "") -> None:
+        super().__init__()
+        self.status = status
+        self.words = words
+
+
 @dataclass(slots=True)
 class ShellState:
     """What commands change.
@@ -24,6 +48,7 @@ class ShellState:
     :ivar export_all: each variable that is set is exported too.
     :ivar ends_at_failure: a command that fails ends the shell (set -e).
     :ivar fails_in_pipe: a pipeline fails with any of its commands (set -o pipefail).
+    :ivar ends_at_unset: a variable that is not set ends the shell (set -u).
     :ivar source: the file that is read; "" for the script itself.
     :ivar written: the texts of files that commands have written, under paths without links; None
         for a file that they have removed.
@@ -45,6 +70,8 @@ class ShellState:
     export_all: bool = False
     ends_at_failure: bool = False
     fails_in_pipe: bool = False
+    ends_at_unset: bool = False
+    dialect: Dialect = "bash"
     source: str = ""
     written: dict[str, str | None] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
@@ -104,6 +131,14 @@ class ShellState:
         if len(elements) < _ELEMENTS:
             elements[key] = value[:VALUE_LIMIT]
 
+    def is_unset(self, name: str) -> bool:
+        """Tell whether it is certain that a variable or argument is not set."""
+        return (
+            self.value(name) is None
+            and name not in {"@", "*"}
+            and not (_PERHAPS_SET.fullmatch(name) or name in self.arrays)
+        )
+
     def environment(self) -> dict[str, str]:
         """Return the variables that a program gets."""
         return {name: value for name, value in self.variables.items() if name in self.exported}
@@ -119,9 +154,13 @@ class ShellState:
             return " ".join(self.arguments[1:]) if self.arguments[1:] else None
         if name in _SET_BY_SHELL:
             return UNKNOWN
-        special = {"PWD": self.directory, "UID": str(self.uid), "EUID": str(self.uid)}
+        special = {"PWD": self.directory}
+        if self.dialect == "bash":
+            special |= {"UID": str(self.uid), "EUID": str(self.uid)}
         if name == "BASH_SOURCE":
             return self.source or self.arguments[0]
+        if name in self.arrays:
+            return self.arrays[name].get("0", "")
         unset = UNKNOWN if self.opaque else None
         return self.variables.get(name, special.get(name, unset))
 
@@ -161,5 +200,6 @@ class ShellState:
         self.export_all = first.export_all
         self.ends_at_failure = all(end.ends_at_failure for end in ends)
         self.fails_in_pipe = all(end.fails_in_pipe for end in ends)
+        self.ends_at_unset = all(end.ends_at_unset for end in ends)
         self.exported = set().union(*(end.exported for end in ends))
         self.directory, self.arguments = first.directory, first.arguments

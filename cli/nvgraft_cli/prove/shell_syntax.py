@@ -115,9 +115,13 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class AndOr:
-    """Pipelines; each but the first with the operator before it."""
+    """Pipelines; each but the first with the operator before it.
+
+    :ivar bashism: a construct in them that is an error in a POSIX shell, "" if there is none.
+    """
 
     pipelines: tuple[tuple[str, Pipeline], ...]
+    bashism: str = ""
 
 
 @dataclass(slots=True)
@@ -126,10 +130,12 @@ class Redirection:
 
     :ivar kind: write and append (to the file ``word``), read (the file ``word``), text (``word``
         itself is the input), or aside (to standard error).
+    :ivar both: it is &>, which a POSIX shell reads as & and >.
     """
 
     kind: Literal["write", "append", "read", "text", "aside"]
     word: Word = ()
+    both: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from nvgraft_cli.prove.shell_syntax import (
     UNKNOWN_PART,
@@ -47,6 +47,8 @@ class Tokens(ABC):
     def __init__(self, text: str, depth: int = 0) -> None:
         self.text = text
         self.at = 0
+        #: The last construct that is an error in a POSIX shell, "" if there was none.
+        self.bashism = ""
         self._depth = depth
         self._here: list[tuple[re.Match[str], bool, Redirection]] = []
 
@@ -151,11 +153,13 @@ class Tokens(ABC):
         self.blanks()
         word, number = self.word(), match[0].removesuffix(match[1])
         if match[1] == "<<<":
+            self.bashism = "<<<"
             found.append(Redirection("text", (*word, WordPart("text", "\n", True))))
         elif match[1] == "<" and number in {"", "0"}:
             found.append(Redirection("read", word))
         elif match[1] in {">", ">|", ">>", "&>", "&>>"} and number in {"", "1"}:
-            found.append(Redirection("append" if match[1].endswith(">>") else "write", word))
+            kind: Literal["append", "write"] = "append" if match[1].endswith(">>") else "write"
+            found.append(Redirection(kind, word, match[1].startswith("&")))
         elif match[1] == ">&" and number in {"", "1"} and text_of(word) == "2":
             found.append(Redirection("aside"))
         return True
@@ -181,6 +185,7 @@ class Tokens(ABC):
                 self.balanced()  # a pattern of bash
                 plain += self.text[begin : self.at]
             elif character in "<>" and self.text.startswith("(", self.at + 1):
+                self.bashism = f"{character}("
                 self.at += 1
                 self.balanced()
                 flush()
@@ -214,6 +219,7 @@ class Tokens(ABC):
 
     def _array(self) -> WordPart:
         """Parse the words of an array."""
+        self.bashism = "=("
         self.at += 1
         with self.deeper():
             words = []

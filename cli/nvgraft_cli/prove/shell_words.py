@@ -8,13 +8,21 @@ from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.prove.shell_arithmetic import computed
 from nvgraft_cli.prove.shell_files import ShellFiles
 from nvgraft_cli.prove.shell_patterns import is_pattern, quoted, without
-from nvgraft_cli.prove.shell_state import VALUE_LIMIT, ShellState
+from nvgraft_cli.prove.shell_state import VALUE_LIMIT, ShellEnd, ShellState
 from nvgraft_cli.prove.shell_syntax import Block, Word, WordPart
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _BEGINS_ELEMENT = re.compile(r"[A-Za-z_]\w*\[")
 _ELEMENT = re.compile(r"(\w+)\[([^]]*)\](\+?)=(.*)", re.DOTALL)
 _HOME = re.compile(r"((?:[A-Za-z_]\w*\+?=)?)~(?=/|$)")
+
+
+#: What shells other than bash do not substitute: kinds of parts, and operators.
+_KINDS_OF_BASH = {"elements", "keys", "element", "indirect"}
+_OPERATORS_LACKING = {
+    "dash": ("piece", ",,", "^^", "/", "//"),
+    "busybox": (",,", "^^"),
+}
 
 
 class ShellWords:
@@ -78,6 +86,8 @@ class ShellWords:
         if part.kind == "arithmetic":
             number = computed(part.text, state)
             return [UNKNOWN if number is None else str(number)]
+        if part.kind in _KINDS_OF_BASH and state.dialect != "bash":
+            raise _bad_substitution(state)
         if part.kind in {"elements", "keys"}:
             elements = state.elements(part.text)
             values = list(elements.values() if part.kind == "elements" else elements)
@@ -124,8 +134,16 @@ class ShellWords:
     def _variable(self, part: WordPart, state: ShellState) -> str:
         value = state.value(part.text)
         operator = part.operator.removeprefix(":")
-        if operator in {"-", "=", "+", "?"}:
+        lacking = _OPERATORS_LACKING.get(state.dialect, ())
+        if operator in lacking or (lacking and part.text == "BASH_SOURCE"):
+            raise _bad_substitution(state)
+        asks = operator in {"-", "=", "+", "?"}
+        if state.ends_at_unset and not asks and state.is_unset(part.text):
+            raise ShellEnd(status=False, words=f"{part.text} is not set (set -u)")
+        if asks:
             missing = value is None or (part.operator.startswith(":") and value == "")
+            if operator == "?" and missing and state.is_unset(part.text):
+                raise ShellEnd(status=False, words=f"{part.text} is not set")
             if operator == "+":
                 return "" if missing else self.text(part.argument, state)
             if operator in {"-", "="} and missing:
@@ -150,6 +168,10 @@ class ShellWords:
         if not pattern or is_pattern(pattern) or UNKNOWN in value + pattern:
             return UNKNOWN if pattern else value
         return value.replace(pattern, text, -1 if part.operator == "//" else 1)
+
+
+def _bad_substitution(state: ShellState) -> ShellEnd:
+    return ShellEnd(status=False, words=f"bad substitution: {state.dialect} does not know it")
 
 
 def _joined(values: list[str], sign: str, part: WordPart, state: ShellState) -> list[str]:

@@ -23,6 +23,8 @@ def started_by_loader(words: list[str], start: ProgramStart, path: str) -> Progr
             value = words.pop(0)
         if option == "--library-path":
             environment["LD_LIBRARY_PATH"] = value
+        elif option == "--glibc-hwcaps-prepend":
+            start.note_unknown(f"which libraries the directories {value} of glibc-hwcaps have")
         elif option == "--preload":
             environment["LD_PRELOAD"] = f"{environment.get('LD_PRELOAD', '')} {value}".strip()
     if not words:

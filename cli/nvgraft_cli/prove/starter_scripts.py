@@ -26,11 +26,13 @@ def started_by_first_line(tree: PlannedTree, path: str, start: ProgramStart) -> 
 
 
 def started_by_interpreted(
-    tree: PlannedTree, name: str, start: ProgramStart
+    tree: PlannedTree, path: str, name: str, start: ProgramStart
 ) -> ProgramStart | None:
     """Return what a script of Python or Perl becomes; None if it runs itself.
 
     What is not known of it is noted.
+
+    :param path: that of the interpreter.
     """
     words = start.words[1:]
     while words and words[0].startswith("-") and words[0] not in {"-c", "-e", "-", "-m"}:
@@ -53,6 +55,7 @@ def started_by_interpreted(
             arguments,
             start.environment,
             lambda path: is_there(tree, posixpath.join(start.directory, path)),
+            path,
         )
     if isinstance(started, str):
         start.note_unknown(started if inline else f"{started} ({words[0]})")

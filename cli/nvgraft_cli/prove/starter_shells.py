@@ -3,10 +3,12 @@
 import posixpath
 
 from nvgraft.base.errors import printable
+from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.path_search import SHELL_PATH, find_named
 from nvgraft_cli.prove.program_start import ProgramStart, find_program
+from nvgraft_cli.prove.shell_state import Dialect
 from nvgraft_cli.prove.start_failure import StartCause, failure
 from nvgraft_cli.prove.tree_files import is_there, text_of
 
@@ -18,8 +20,12 @@ _SHELL_VALUES = {"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
 _SEARCHED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PATH")
 
 
-def started_by_shell(tree: PlannedTree, start: ProgramStart) -> ProgramStart | None:
-    """Return what the script of a shell becomes or runs last; None if it is not known."""
+def started_by_shell(tree: PlannedTree, path: str, start: ProgramStart) -> ProgramStart | None:
+    """Return what the script of a shell becomes or runs last; None if it is not known.
+
+    :param path: that of the shell.
+    """
+    dialect = _dialect(tree, path, start)
     words, options = start.words[1:], []
     script = interactive = False
     login = start.words[0].startswith("-")
@@ -53,10 +59,11 @@ def started_by_shell(tree: PlannedTree, start: ProgramStart) -> ProgramStart | N
         start.uid,
         lambda name, variables, directory: find_named(tree, name, variables, directory),
         _startup_files(start, login=login, interactive=interactive),
-        own=_own_variables(start, interactive=interactive),
+        own=_own_variables(start, dialect, interactive=interactive),
         machine=tree.machine,
         hidden=lambda place: _is_hidden(tree, place),
         options=options,
+        dialect=dialect,
     )
     if outcome is None:
         place = "" if script else f" {words[0]}"
@@ -95,11 +102,22 @@ def _is_hidden(tree: PlannedTree, path: str) -> bool:
     return volume is not None and volume.tree is None and not volume.empty
 
 
-def _own_variables(start: ProgramStart, *, interactive: bool) -> dict[str, str]:
+def _dialect(tree: PlannedTree, path: str, start: ProgramStart) -> Dialect:
+    """Return the language of a shell: that of sh is known by the file it leads to."""
+    try:
+        found = posixpath.basename(tree.resolve(path))
+    except (OSError, PathError):
+        found = ""
+    if found.startswith("busybox"):
+        return "busybox"
+    return "dash" if "dash" in {found, posixpath.basename(start.words[0])} else "bash"
+
+
+def _own_variables(start: ProgramStart, dialect: Dialect, *, interactive: bool) -> dict[str, str]:
     """Return the variables by which scripts tell one shell, and its options, from another."""
     name = posixpath.basename(start.words[0]).lstrip("-")
     own = {"-": "himBH" if interactive else "hB"}
-    if name in {"bash", "rbash"}:
+    if name in {"bash", "rbash"} and dialect == "bash":
         own |= {"BASH": "/bin/bash", "BASH_VERSION": "5"}
     if interactive:
         own["PS1"] = "$ "

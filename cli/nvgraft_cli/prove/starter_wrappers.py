@@ -1,7 +1,11 @@
 """Follow programs that start the command in their arguments with the variables that they have."""
 
-from nvgraft_cli.prove.program_start import ProgramStart
+import posixpath
+
+from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.prove.program_start import ProgramStart, find_program
 from nvgraft_cli.prove.starter_options import without_options
+from nvgraft_cli.prove.user import named_user
 
 #: Programs that become the command in their arguments -> the options that take a value as a word
 #: of its own, and the number of words before the command.
@@ -44,6 +48,9 @@ WRAPPERS = {
     "strace": ("-o -e -p -s -P", 0),
 }
 
+#: Programs that have the command in an option, or behind a directory.
+COMMAND_WITHIN = {"chroot", "find", "script", "start-stop-daemon"}
+
 
 def started_by_wrapper(name: str, words: list[str], start: ProgramStart) -> ProgramStart | None:
     """Return the command that one of WRAPPERS starts; None if there is none.
@@ -60,3 +67,46 @@ def started_by_flock(words: list[str], start: ProgramStart) -> ProgramStart | No
     if words[:1] in (["-c"], ["--command"]):
         words = ["sh", *words]
     return start.then(words)
+
+
+def started_by_option(tree: PlannedTree, name: str, start: ProgramStart) -> ProgramStart | None:
+    """Return the command that one of COMMAND_WITHIN starts; None if there is none."""
+    words = start.words[1:]
+    if name == "script":
+        options = [word for word in words if word[:1] == "-" and word[-1:] == "c"]
+        at = words.index(options[0]) + 1 if options else len(words)
+        return start.then(["sh", "-c", *words[at : at + 1]] if words[at:] else [])
+    if name == "find":
+        at = next((i + 1 for i, word in enumerate(words) if word == "-exec"), len(words))
+        ends = (i for i in range(at, len(words)) if words[i] in {";", "+"})
+        return start.then([word for word in words[at : next(ends, at)] if word != "{}"])
+    if name == "start-stop-daemon":
+        return start.then(_of_daemon(words))
+    spec = next((word.partition("=")[2] for word in words if word.startswith("--userspec=")), "")
+    place, *command = without_options(words, set()) or [""]
+    if posixpath.normpath(place) != "/":
+        start.note_not_followed()  # its loader and libraries are those of the other root
+        return None
+    following = start.then(command)
+    if following is not None and spec:
+        following.become(named_user(tree, spec))
+    return following
+
+
+def _of_daemon(words: list[str]) -> list[str]:
+    """Return the command of start-stop-daemon."""
+    program = ""
+    for at, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if option == "--":
+            return [program, *words[at + 1 :]] if program else []
+        if option in {"-x", "--exec", "-a", "--startas"}:
+            program = value if equals else "".join(words[at + 1 : at + 2])
+    return [program] if program else []
+
+
+def started_behind_dashes(tree: PlannedTree, start: ProgramStart) -> ProgramStart | None:
+    """Return the command behind -- of a program that is not known; None if it is no program."""
+    words = start.words
+    following = start.then(words[words.index("--") + 1 :]) if "--" in words else None
+    return following if following and find_program(tree, following) else None

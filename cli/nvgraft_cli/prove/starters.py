@@ -21,7 +21,14 @@ from nvgraft_cli.prove.starter_scripts import (
 from nvgraft_cli.prove.starter_shells import SHELLS, started_by_shell
 from nvgraft_cli.prove.starter_supervisors import started_by_supervisor
 from nvgraft_cli.prove.starter_users import USER_STARTERS, started_as_user
-from nvgraft_cli.prove.starter_wrappers import WRAPPERS, started_by_flock, started_by_wrapper
+from nvgraft_cli.prove.starter_wrappers import (
+    COMMAND_WITHIN,
+    WRAPPERS,
+    started_behind_dashes,
+    started_by_flock,
+    started_by_option,
+    started_by_wrapper,
+)
 
 #: Programs that are many programs, of which the first argument names one: busybox under each name
 #: that begins so.
@@ -52,6 +59,8 @@ def started_by(tree: PlannedTree, path: str, name: str, start: ProgramStart) -> 
         return started_by_wrapper(name, words[1:], start)
     if name in USER_STARTERS:
         return started_as_user(tree, name, words[1:], start)
+    if name in COMMAND_WITHIN:
+        return started_by_option(tree, name, start)
     if name == "flock":
         return started_by_flock(words[1:], start)
     if _MULTI_CALL.match(name) and len(words) > 1:
@@ -60,12 +69,12 @@ def started_by(tree: PlannedTree, path: str, name: str, start: ProgramStart) -> 
     if name == "env":
         return started_by_env(words[1:], start)
     if name in SHELLS:
-        return started_by_shell(tree, start)
+        return started_by_shell(tree, path, start)
     if name in _NOT_FOLLOWED and len(words) > 1:
         start.note_not_followed()
         return None
     if INTERPRETERS.fullmatch(name):
-        return started_by_interpreted(tree, name, start)
+        return started_by_interpreted(tree, path, name, start)
     if LOADER.fullmatch(posixpath.basename(path)):
         return started_by_loader(words[1:], start, path)
-    return None
+    return started_behind_dashes(tree, start)
