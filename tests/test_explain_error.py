@@ -758,3 +758,15 @@ def test_a_plain_text_has_one_space_for_many() -> None:
     """Escapes, frames, quoting, entities and prefixes of compose are gone from a plain text."""
     raw = 'web-1  | │ cuda\\u003e=9.0 &quot;a&quot; \\\\\\"b\\\\\\"\\n\tc │\r\n> \n> d\x00e'
     assert plain(raw).split("\n") == ['cuda>=9.0 "a" "b"', "c", "d e"]
+
+
+@pytest.mark.parametrize("written", ["`{}`", "```{}```", "**{}**"])
+def test_a_message_in_markdown_is_the_message(written: str) -> None:
+    """What a forum shows as code or bold means what it means without the marks."""
+    for paste in ("Could not find a CUDA device", "hwaccel initialisation returned error"):
+        assert ids(written.format(paste)) == ids(paste) != []
+
+
+def test_full_width_punctuation_is_punctuation() -> None:
+    """A translator's full-width colon and comma stand for a colon and a comma with their space."""
+    assert ids(MISMATCH.replace(": ", "\uff1a")) == ids(MISMATCH) != []

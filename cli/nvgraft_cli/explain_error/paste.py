@@ -29,6 +29,10 @@ _BEGINS = re.compile(
     r"|(?:bash|sh|zsh|curl|wget|git|make|modprobe|panic|fatal|sudo|ls|cat|cp|mv|rm|ld|gcc|cc1?): "
     r"|(?:Error|ERROR|FATAL|WARNING|Warning|docker|podman): |\w+(?:\.\w+)*(?:Error|Exception): "
 )
+#: A message that Markdown shows as code or bold.
+_MARKED = re.compile(
+    r"^(?:(`{1,3})([^`]{1,2000})\1|\*\*([^*\n][^`\n]{,2000}?)(?<!\*)\*\*)$", re.MULTILINE
+)
 _QUOTING = re.compile(r"^(?:[>│|] ?)+", re.MULTILINE)
 
 #: Characters of one piece of text that is repeated, and of the repetitions that are read.
@@ -63,7 +67,7 @@ _NEWLINES = re.compile(r" ?\n[ \n]*")
 _LOADER = re.compile(
     r"(error while loading shared libraries: \S+\.so[\w.]*?)[.\"']?$", re.MULTILINE
 )
-_QUOTES = str.maketrans("\u2018\u2019\u201c\u201d\u00ab\u00bb\uff1a\uff0c", '\'\'"""":,')
+_QUOTES = str.maketrans("\u2018\u2019\u201c\u201d\u00ab\u00bb", '\'\'""""')
 
 
 def decode(data: bytes) -> str:
@@ -188,9 +192,11 @@ def plain(text: str) -> str:
     if "&" in text:
         text = _ENTITY.sub(lambda match: _ENTITIES.get(match[1], '"'), text)
     if not text.isascii():
-        text = text.translate(_QUOTES)
+        text = text.translate(_QUOTES).replace("\uff1a", ": ").replace("\uff0c", ", ")
     text = _QUOTING.sub("", _COMPOSE.sub("", _COLOUR.sub("", text)))
     text = _NEWLINES.sub("\n", _SPACE.sub(" ", text)).strip()
+    if "`" in text or "**" in text:
+        text = _MARKED.sub(r"\2\3", text)
     if "error while loading shared libraries" in text:
         text = _LOADER.sub(r"\1: cannot open shared object file", text)
     return _english(text)
