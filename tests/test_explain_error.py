@@ -195,6 +195,15 @@ LINE_ENDS: dict[str, Callable[[str], str]] = {
         }
     ),
     "containerd's files": lambda text: f"2026-01-01T10:00:00.123456789Z stderr F {text}",
+    "a part and the rest in containerd's files": lambda text: (
+        f"2026-01-01T10:00:00.1Z stderr P {text[:31]}\n2026-01-01T10:00:00.2Z stderr F {text[31:]}"
+    ),
+    "journalctl's JSON of a colored message": lambda text: json.dumps(
+        {"PRIORITY": "3", "MESSAGE": list(f"\x1b[31m{text}\x1b[0m".encode()), "_PID": "7"}
+    ),
+    "the source of a web page": lambda text: (
+        "<pre>" + re.sub(r"[\"'/=:<>]", lambda match: f"&#x{ord(match[0]):X};", text) + "</pre>"
+    ),
 }
 
 
@@ -207,6 +216,18 @@ def test_the_lines_of_a_terminal_or_a_log_do_not_matter(lines: Callable[[str], s
     sample = PASTES[::12]
     missed = [row for row, text in sample if ids(lines(text)) != [row]]
     assert len(missed) <= len(sample) // 50
+
+
+def test_a_message_that_a_narrow_window_has_cut_is_read_whole() -> None:
+    """The lines of a phone, or of a chat beside other windows, are joined as those of a terminal."""
+    for text in (
+        MISMATCH,
+        "libcuda.so.1: cannot open shared object file: No such file or directory",
+    ):
+        for width in (30, 37):
+            cut = [text[at : at + width] for at in range(0, len(text), width)]
+            assert ids("\n".join(cut)) == ids(text) != []
+    assert ids(fill(MISMATCH, 37)) == ids(MISMATCH)
 
 
 def test_a_message_of_the_loader_needs_no_end() -> None:
@@ -608,7 +629,7 @@ def test_a_paste_cannot_steer_the_terminal(capsys: Captured) -> None:
     assert not {"\x1b", "\x07", "\x9b"} & set(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-16-be"])
 def test_a_file_of_windows_is_read(encoding: str) -> None:
     """UTF-16, as Windows programs write it, is read like UTF-8."""
     assert ids(decode(f"C:\\> docker run\r\n{MISMATCH}\r\n".encode(encoding))) == [

@@ -12,7 +12,7 @@ LIMIT = 1 << 24
 
 #: Characters of a paste that is read as one that a terminal has wrapped, too, and its widths.
 _WRAPPED = 1 << 15
-_WIDTHS = range(40, 400)
+_WIDTHS = range(28, 400)
 #: What an indentation takes from the width of lines that were wrapped between words.
 _INDENTED = 8
 _CONTINUED = re.compile(r"[a-z]\w*(?: |$)")
@@ -55,8 +55,12 @@ _COLOUR = re.compile(r"\[\d{1,3}(?:;\d{1,3}){0,4}m|\[m(?![a-z])")
 _ESCAPED_UNICODE = re.compile(r"(?<!\\)\\+u00(22|26|27|3c|3e|60)", re.IGNORECASE)
 _ESCAPED_SPACE = re.compile(r"(?<!\\)\\+([nrt])")
 _ESCAPED_QUOTE = re.compile(r"(?<!\\)\\+([\"'`/])")
-_ENTITY = re.compile(r"&(quot|apos|lt|gt|amp|#34|#39|#x27|nbsp);")
-_ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "apos": "'", "#39": "'", "#x27": "'", "nbsp": " "}
+_ENTITY = re.compile(r"&(?:quot|apos|lt|gt|amp|nbsp|#\d{1,6}|#[xX][0-9a-fA-F]{1,5});")
+#: A line of a log that containerd or CRI-O writes (kubelet-cri-logging.md in Kubernetes): F is
+#: a full line or its end, P a part that the next line continues.
+_CRI = re.compile(r"^\d{4}-\d\d-\d\dT\S{8,40} std(?:out|err) ([PF])(?: (.*))?(\n?)", re.MULTILINE)
+#: journalctl -o json writes a message that has control characters, such as colors, as bytes.
+_JOURNAL_BYTES = re.compile(r'"MESSAGE"\s{0,9}:\s{0,9}\[([\d,\s]{1,65536})\]')
 #: What docker compose puts before each line; nvidia-docker 1 writes its own name so.
 _COMPOSE = re.compile(r"^(?!nvidia-docker(?:-plugin)? \| \d)[\w.-]{1,64} +\| ?", re.MULTILINE)
 #: Control characters, frames that programs draw around messages, and all spaces but " ".
@@ -77,6 +81,8 @@ def decode(data: bytes) -> str:
     sample = data[:4096]
     if len(sample) > 8 and sample[1::2].count(0) > len(sample) * 0.4:
         return data.decode("utf-16-le", "replace")
+    if len(sample) > 8 and sample[::2].count(0) > len(sample) * 0.4:
+        return data.decode("utf-16-be", "replace")
     return data.decode("utf-8", "replace")
 
 
@@ -176,11 +182,22 @@ def _without_counters(text: str) -> str:
     return "\n".join([*parts, text[start:]])
 
 
+def _journal_bytes(match: re.Match[str]) -> str:
+    values = [int(digits) for digits in re.findall(r"\d{1,4}", match[1])]
+    if max(values, default=256) > 255:
+        return match[0]
+    return "\n" + bytes(values).decode("utf-8", "replace") + "\n"
+
+
 def plain(text: str) -> str:
     """Return ``text`` as English, without terminal sequences, escapes, quoting and frames.
 
     White space is one space, or one line end.
     """
+    if '"MESSAGE"' in text:
+        text = _JOURNAL_BYTES.sub(_journal_bytes, text)
+    if " stdout " in text or " stderr " in text:
+        text = _CRI.sub(lambda match: (match[2] or "") + match[3] * (match[1] == "F"), text)
     if "\\" in text or "#033" in text:
         text = _ESCAPED_ESCAPE.sub("\x1b", text)
     if "\x1b" in text:
@@ -190,7 +207,9 @@ def plain(text: str) -> str:
         text = _ESCAPED_SPACE.sub(lambda match: " " if match[1] == "t" else "\n", text)
         text = _ESCAPED_QUOTE.sub(r"\1", text)
     if "&" in text:
-        text = _ENTITY.sub(lambda match: _ENTITIES.get(match[1], '"'), text)
+        from html import unescape
+
+        text = _ENTITY.sub(lambda match: unescape(match[0]), text)
     if not text.isascii():
         text = text.translate(_QUOTES).replace("\uff1a", ": ").replace("\uff0c", ", ")
     text = _QUOTING.sub("", _COMPOSE.sub("", _COLOUR.sub("", text)))
