@@ -330,6 +330,17 @@ def test_an_upgrade_has_no_text_of_the_old_driver(tmp_path: Path, capsys: Captur
     assert "driver-library-mismatch" not in capsys.readouterr().out
 
 
+def test_an_upgrade_leaves_the_sockets_of_services(tmp_path: Path) -> None:
+    """Services of the host that has the GPUs run after the upgrade too: packages have no socket."""
+    root, new = str(unpack(tmp_path / "driver", "debian-a100x8")), str(tmp_path / "new.json")
+    assert main(["snapshot", "--root", root, "--gpus", "runfile-a10x2", "-o", new]) == 0
+    sockets = [
+        read_inventory(snapshot_host(read_snapshot(host)), OFFLINE_PATH).files.sockets
+        for host in ("runfile-a10x2", new)
+    ]
+    assert [socket.path for socket in sockets[0]] == [socket.path for socket in sockets[1]] != []
+
+
 def debian(place: Path) -> Path:
     """Create a driver as Debian's packages have it: programs and firmware in the driver's own
     directories, links to them made by the installation, no /lib.

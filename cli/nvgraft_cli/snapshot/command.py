@@ -69,7 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpus",
         metavar="HOST",
         type=source,
-        help="with --root: take GPUs, device nodes and /proc from this snapshot",
+        help="with --root: take GPUs, device nodes, /proc and the sockets of services from this"
+        " snapshot",
     )
     add_node(parser)
     add_config(parser, "the hook's own")

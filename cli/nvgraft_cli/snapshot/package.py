@@ -45,6 +45,11 @@ _DEPTH = 5
 _DEBIAN_PROGRAMS = "/usr/lib/nvidia"
 _PROGRAMS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin")
 
+#: What the kernel makes on the host that has the GPUs, and where its services have their sockets:
+#: packages contain none of it, and an upgrade leaves it there.
+_KERNELS = ("/dev", "/proc")
+_SERVICES = ("/run", "/tmp", "/var")  # noqa: S108 - of the recorded host
+
 _VERSION_FILE = "/proc/driver/nvidia/version"
 
 #: (machine, bits) of an ELF file -> the driver's machine, and whether the file is for 32-bit
@@ -59,8 +64,8 @@ _ARCHITECTURES = {
 
 
 class PackageTree(LayeredTree):
-    """The files of a driver that is not installed, with /dev and /proc of a host that has the
-    GPUs.
+    """The files of a driver that is not installed, with /dev, /proc and the services' sockets of
+    a host that has the GPUs.
 
     The links that an installation adds are added: /lib of a merged /usr, and those of Debian's
     alternatives. In the texts under /proc the driver has the version of the files.
@@ -84,11 +89,9 @@ class PackageTree(LayeredTree):
                 path = parent or "/"
 
     def _tree(self, path: str) -> Tree | None:
-        return (
-            self._machine
-            if path in {"/dev", "/proc"} or path.startswith(("/dev/", "/proc/"))
-            else self._below
-        )
+        if _is_below(path, _KERNELS) or (self._machine is not None and _is_below(path, _SERVICES)):
+            return self._machine
+        return self._below
 
     def lstat(self, path: str) -> Node | None:
         if path in self._links:
@@ -117,6 +120,10 @@ class PackageTree(LayeredTree):
         if tree is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return tree, path
+
+
+def _is_below(path: str, directories: tuple[str, ...]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in directories)
 
 
 def _merged_directories(tree: Tree) -> Iterator[tuple[str, str]]:
