@@ -2,12 +2,14 @@
 
 import json
 import os
+import struct
 from pathlib import Path
 
 import pytest
 
 from bundles import put
 from loaders import LOADER, X86, Captured, run_prove, starters_bundle
+from nvgraft_cli.prove.access import Access
 from nvgraft_cli.simulate.stubs import Loading, executable
 
 
@@ -28,6 +30,31 @@ def test_a_program_with_more_rights_ignores_variables(
     (tmp_path / "b/rootfs/usr/bin/app").chmod(mode)
     code, _ = run_prove(capsys, "--bundle", path)
     assert code == (4 if no_new_privileges or mode == 0o755 else 0)
+
+
+@pytest.mark.parametrize(
+    ("effective", "no_new_privileges", "others"),
+    [(1, False, False), (0, False, False), (1, True, False), (0, True, True)],
+)
+def test_file_capabilities_and_variables(
+    effective: int,
+    no_new_privileges: bool,
+    others: bool,
+    tmp_path: Path,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A loader ignores LD_LIBRARY_PATH for a program with file capabilities; under no_new_privs,
+    where the process gets none of them, for one with effective ones.
+    """
+    data = struct.pack("<5I", 2 << 24 | effective, 1 << 10, 0, 0, 0)
+    monkeypatch.setattr(Access, "_file_capabilities", lambda *_: data)
+    user = {"uid": os.getuid() + 1, "gid": os.getgid() + 1}
+    env, held = "LD_LIBRARY_PATH=/opt/x", {"bounding": ["CAP_NET_BIND_SERVICE"]}
+    path = starters_bundle(
+        tmp_path / "b", env, user=user, capabilities=held, noNewPrivileges=no_new_privileges
+    )
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if others else 0)
 
 
 @pytest.mark.parametrize("options", [["bind"], ["bind", "nosuid"]])

@@ -158,6 +158,27 @@ def test_a_script_that_ends_before_the_program(
     assert (verdict == f"This container does not start: {words}.") is bool(code)
 
 
+@pytest.mark.parametrize(
+    ("files", "code"),
+    [({"etc/profile": "mesg n\n"}, 1), ({"e.sh": "mesg n\nfetch_model\n"}, 0)],
+)
+def test_a_program_that_another_one_may_bring(
+    files: dict[str, str], code: int, tmp_path: Path, capsys: Captured
+) -> None:
+    """A script's programs may bring what it starts then, as pip does: that is not known, and said.
+
+    The files that a login reads bring none.
+    """
+    path = starters_bundle(tmp_path / "b", args=["bash", "-l", "/e.sh"])
+    put(tmp_path / "b/rootfs/usr/bin/mesg", ELF)
+    for name, text in ({"e.sh": "fetch_model\n"} | files).items():
+        put(tmp_path / "b/rootfs" / name, text)
+    found, (proof,) = run_prove(capsys, "--bundle", path)
+    assert found == code
+    fact = "what `fetch_model` is, which the script starts"
+    assert [text for text in proof["unknown"] if text.startswith("what `")] == [fact] * (1 - code)
+
+
 def test_a_mount_that_only_has_the_type_bind(tmp_path: Path, capsys: Captured) -> None:
     """runc and crun bind only with the option: the kernel has no file system of that name."""
     path = starters_bundle(tmp_path / "b")

@@ -278,6 +278,14 @@ def test_the_command_that_a_script_becomes(script: str, words: str, tmp_path: Pa
             f"{UNKNOWN}:a",
         ),
         ("printf -v X '%s:%s' a b", "a:b"),
+        ('IFS=: read -ra L <<< "a:b c:d"; X="${#}${L[1]}-${L[*]}"', "0b c-a b c d"),
+        ("date | { read -a L; X=$L; }; read -r -a L < <(date); X=$L", UNKNOWN),
+        ('n=X; Y=b; m=Y; X="${!n:+${!n}:}${!m:+b}"', "old:b"),
+        ("[ -c /etc ] || X=a", "a"),
+        (
+            'printf "A=1\nX=a b\n" > /tmp/e; export "$(xargs -d "\\n" < /tmp/e | sed "s/A=1 //")"',
+            "a b",
+        ),
         ("mapfile -t L < /etc/plain.env; X=${L[1]}", "X=plain"),
         ("mapfile -t L < <(date); X=${L[0]}", UNKNOWN),
         ("set_up; . /etc/none.sh; X=$NONE/lib", f"{UNKNOWN}/lib"),
@@ -334,7 +342,7 @@ def test_a_script_that_ends_before_it_starts_a_program(
     """
     for name in ("sh", "service"):
         (tmp_path / "bin").mkdir(exist_ok=True)
-        (tmp_path / "bin" / name).write_text("")
+        (tmp_path / "bin" / name).write_text("/etc/init.d/$1")
     outcome = follow(tmp_path, script, PATH="/bin")
     assert outcome is not None
     assert (outcome.ended, outcome.words) == (ended, () if ended else ("app",))

@@ -145,13 +145,15 @@ class Access:
         The kernel then sets AT_SECURE (execve(2)). File capabilities are known of directories only.
         """
         node = self._node(path)
-        if not self._gains or node is None or self._has_option(path, _NOSUID):
+        if node is None or self._has_option(path, _NOSUID):
             return False
-        if node.mode & _SET_UID and node.uid != self._uid:
+        if self._gains and node.mode & _SET_UID and node.uid != self._uid:
             return True
-        if node.mode & _SET_GID == _SET_GID and node.gid not in self._groups[:1]:
+        if self._gains and node.mode & _SET_GID == _SET_GID and node.gid not in self._groups[:1]:
             return True
-        return self._uid != 0 and bool(self._file_capabilities(path))
+        data = b"" if self._uid == 0 else self._file_capabilities(path)
+        # Under no_new_privs the effective bit counts too, though the process gets none of them.
+        return bool(data) and (self._gains or bool(data[0] & 1))
 
     def _may_search(self, directory: str) -> bool:
         if directory not in self._searchable:

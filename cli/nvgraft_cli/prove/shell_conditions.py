@@ -8,7 +8,8 @@ from nvgraft_cli.prove.shell_state import ShellState
 
 #: The operators of a list, those that bind least first, with the side that decides.
 _LISTS = (("||", True), ("-o", True), ("&&", False), ("-a", False))
-_OF_FILES = {"-e", "-f", "-d", "-r", "-s", "-x", "-L", "-h"}
+_OF_TYPE = {"-b": "block", "-c": "char", "-p": "fifo", "-S": "socket"}
+_OF_FILES = {"-e", "-f", "-d", "-r", "-s", "-x", "-L", "-h", *_OF_TYPE}
 #: The operators that compare numbers, with the signs of the difference for which they hold.
 _ORDERS = {"-eq": (0,), "-ne": (-1, 1), "-lt": (-1,), "-le": (-1, 0), "-gt": (1,), "-ge": (0, 1)}
 
@@ -47,6 +48,8 @@ def _holds_for(operator: str, word: str, state: ShellState, files: ShellFiles) -
         return None
     if node is None:
         return False
+    if operator in _OF_TYPE:
+        return node.type == _OF_TYPE[operator]
     if operator in {"-d", "-f"}:
         return (node.type == "dir") is (operator == "-d")
     if operator == "-x" and node.mode:

@@ -37,7 +37,22 @@ _BRINGING = {"curl", "install", "mount", "tar", "wget"}
 #: Of these, those that an image may lack.
 _NOT_EVERYWHERE = {"curl", "envsubst", "lspci", "wget"}
 #: Programs besides that bring no programs.
-_HARMLESS = {"nvidia-smi", "nvcc", "test", "true", "false", "env", "printenv", "expr", "ps", "tty"}
+_HARMLESS = {
+    "run-parts",
+    "dircolors",
+    "lesspipe",
+    "tput",
+    "nvidia-smi",
+    "nvcc",
+    "test",
+    "true",
+    "false",
+    "env",
+    "printenv",
+    "expr",
+    "ps",
+    "tty",
+}
 #: Words that shells know themselves.
 _BUILTINS = {
     *(".", "[", "[[", "((", "bg", "break", "builtin", "caller", "cd", "compgen", "complete"),
@@ -114,6 +129,13 @@ def names_of_read(arguments: list[str]) -> list[str] | None:
     return [word for word in arguments if word != "-r"] or ["REPLY"]
 
 
+def array_of_read(arguments: list[str]) -> str:
+    """Return the array into which ``read -a`` splits a line, "" for another ``read``."""
+    options = [word for word in arguments if word.startswith("-")]
+    into = bool(options) and "a" in options[-1] and all(set(one) <= set("-ra") for one in options)
+    return arguments[-1] if into else ""
+
+
 def split_line(line: str, separators: str, count: int) -> list[str]:
     """Split a line into ``count`` fields as ``read`` does: the last one has the rest."""
     blanks = "".join(character for character in separators if character.isspace())
@@ -147,8 +169,8 @@ def output_of(
         return _matching_lines(arguments, text, state, files)
     if name == "sed":
         return _substituted(arguments, text, state, files)
-    if name == "xargs" and not arguments:
-        return None if text is None else " ".join(text.split()) + "\n"
+    if name == "xargs" and arguments in ([], ["-d", "\\n"]) and text is not None:
+        return " ".join(text.splitlines() if arguments else text.split()) + "\n"
     if name == "envsubst" and not arguments and text is not None:
         return _VARIABLE.sub(lambda match: state.environment().get(match[1] or match[2], ""), text)
     line = _line_of(name, arguments, state, files)

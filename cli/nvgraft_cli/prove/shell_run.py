@@ -21,6 +21,7 @@ from nvgraft_cli.prove.shell_grammar import parse
 from nvgraft_cli.prove.shell_patterns import matches
 from nvgraft_cli.prove.shell_programs import (
     LOOKING,
+    array_of_read,
     asks,
     changes_files,
     command_of_xargs,
@@ -206,6 +207,7 @@ class _Shell:
         if place is not None:
             self._source([place], state)
             self.perhaps = self.last = None
+            self._brought = False
 
     def failure(self, words: str) -> str:
         """Return why the last command fails, ``words`` where more is not known."""
@@ -587,7 +589,7 @@ class _Shell:
                 self._output.append("")
             return False
         script = script_of(words)
-        if script and self._lacks(script, state):
+        if script and self._lacks(script, state) and self._reads_scripts(name, state):
             return False
         if not makes_no_program(name):
             self._brought = True
@@ -609,6 +611,11 @@ class _Shell:
         """Tell whether it is certain that there is no such file."""
         return not self._brought and not state.opaque and self._files.lacks(path, state)
 
+    def _reads_scripts(self, name: str, state: ShellState) -> bool:
+        """Tell whether a program fails without its script: some images have another service(8)."""
+        place = self._files.program(name, state) or ""
+        return name != "service" or "init.d" in (self._files.text(place, state) or "")
+
     def _lacks_program(self, name: str, state: ShellState) -> bool:
         """Tell whether it is certain that there is no such program."""
         known = is_everywhere(name) or self._brought or state.opaque
@@ -625,15 +632,22 @@ class _Shell:
         self, arguments: list[str], assigned: dict[str, str], state: ShellState
     ) -> bool | None:
         """Read a line of the input into variables; None if it is not known."""
-        names = names_of_read(arguments)
+        names, array = names_of_read(arguments), array_of_read(arguments)
         line, _, rest = (self._input or "").partition("\n")
-        if names is None or self._input is None or UNKNOWN in line:
+        separators = assigned.get("IFS", state.variables.get("IFS", " \t"))
+        known = self._input is not None and UNKNOWN not in line
+        if array:
+            fields = split_line(line, separators, _ROUNDS) if known else [UNKNOWN]
+            while fields and not fields[-1]:
+                fields.pop()
+            state.assign_array(array, fields, joined=False)
+            return True if known else None
+        if names is None or self._input is None or not known:
             for name in names or [word for word in arguments if word[:1] != "-"]:
                 state.assign(name, UNKNOWN)
             return None
         at_end = not self._input
         self._input = rest
-        separators = assigned.get("IFS", state.variables.get("IFS", " \t"))
         for name, value in zip(names, split_line(line, separators, len(names)), strict=True):
             state.assign(name, value)
         return not at_end

@@ -27,7 +27,7 @@ _EXPANSION = re.compile(
 _PIECE = re.compile(r"\{([A-Za-z_]\w*|\d)(?:\[0\]|:(\d{1,4}(?::\d{1,4})?))\}")
 #: ${NAME,,} and ${NAME^^}; ${!NAME}, perhaps with a default.
 _CASED = re.compile(r"\{([A-Za-z_]\w*|\d)(,,|\^\^)\}")
-_INDIRECT = re.compile(r"\{!([A-Za-z_]\w*)(?:\}|(:?-))")
+_INDIRECT = re.compile(r"\{!([A-Za-z_]\w*)(?:\}|(:?[-+=]))")
 #: ${NAME/PATTERN/TEXT} and ${NAME//PATTERN/TEXT}.
 _REPLACEMENT = re.compile(r"\{([A-Za-z_]\w*|\d)(//?)(?!\})")
 _ELEMENTS = re.compile(r"\{(!?)([A-Za-z_]\w*)\[([@*])\]\}")

@@ -85,7 +85,10 @@ def started_by_shell(tree: PlannedTree, path: str, start: ProgramStart) -> Progr
     following.unknown += tuple(printable(fact.replace(UNKNOWN, "*")) for fact in outcome.unknown)
     _without_unknown(following)
     found = find_program(following_tree, following)
-    return following if found is not None and is_there(following_tree, found) else None
+    if found is not None and is_there(following_tree, found):
+        return following
+    start.note_unknown(f"what `{following.words[0]}` is, which the script starts")
+    return None
 
 
 def _script_file(tree: PlannedTree, start: ProgramStart, name: str) -> str:
