@@ -319,6 +319,17 @@ def test_findings_can_be_left_out(setup: Setup, capsys: Captured) -> None:
     assert "--ignore none: there is no check of this id" in capsys.readouterr().err
 
 
+def test_the_verdict_of_the_host_is_of_the_checks_that_count(capsys: Captured) -> None:
+    """What --ignore or --level leaves out does not make a host bad in the last line either."""
+    words = ["doctor", "--host", "debian-a100x8"]
+    assert main(words) == 1
+    assert "(warnings: nvml-slow)" in capsys.readouterr().out.splitlines()[-1]
+    for option in (["--ignore", "nvml-slow"], ["--level", "error"]):
+        assert main([*words, *option]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[-1] == "This host can serve GPU containers, as far as was checked."
+
+
 def test_a_refusal_that_no_check_explains_is_a_finding(setup: Setup, capsys: Captured) -> None:
     """A refusal that no check explains is a finding, because the container would not start."""
     setup.links = {"usr/lib/x86_64-linux-gnu": "../../../../outside"}

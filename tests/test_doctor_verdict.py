@@ -12,7 +12,7 @@ from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.doctor.examination import examine
 from nvgraft_cli.doctor.patient import Patient
-from nvgraft_cli.doctor.verdict import verdict
+from nvgraft_cli.doctor.verdict import container_verdict
 from nvgraft_cli.shell.main import main
 from patients import (
     Node,
@@ -163,7 +163,7 @@ def test_the_last_line_says_that_fabric_manager_is_missing(tmp_path: Path) -> No
     side.facts = snapshot_host(node.setup.host)
     with open_container(words[-1]) as container:
         patient = Patient(side, container, [], node.machine)
-        assert verdict(patient, examine(patient)) == (
+        assert container_verdict(patient, examine(patient)).sentence == (
             "This container starts, and CUDA fails with error 802 (system not yet initialized) "
             "because the host has 4 NVSwitches, and no process nv-fabricmanager."
         )

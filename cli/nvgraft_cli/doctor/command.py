@@ -27,6 +27,7 @@ examples:
 The id of each problem is the name of its section in docs/failures.md. Checks that could not be made
 are counted; --verbose lists them with the reason. The last line is the verdict: of the container,
 or of the host where no container was given; with a container the host's verdict comes before it.
+The host's does not count what --ignore and --level leave out.
 
 exit code: 0 no problem found, 1 problems found, 2 bad usage or input. With a container only its
 problems count, and those of the host that keep it from its GPUs. --ignore and --level leave out
@@ -101,12 +102,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _answer(patient: "Patient", args: argparse.Namespace) -> int:
     from nvgraft_cli.doctor.examination import examine, selected
-    from nvgraft_cli.doctor.verdict import host_verdict, makes_container_bad, verdict
+    from nvgraft_cli.doctor.verdict import container_verdict, host_verdict, makes_container_bad
 
     everything = examine(patient)
     results = selected(everything, args.ignore, args.level)
-    sentence = verdict(patient, everything)
-    of_host = host_verdict(patient, everything)
+    of_host = host_verdict(patient, results)
+    sentence = of_host
+    if patient.has_container:  # what becomes of it, whatever is left out above
+        sentence = container_verdict(patient, everything).sentence
     if args.format == "json":
         print_document(
             {

@@ -29,18 +29,11 @@ class Verdict(NamedTuple):
     sentence: str
 
 
-def verdict(patient: Patient, results: Collection[Result]) -> str:
-    """Return the last line: about the container, or about the host if no container was given.
-
-    :param results: of all checks, for what keeps a container that starts from working.
-    """
-    if patient.has_container:
-        return container_verdict(patient, results).sentence
-    return host_verdict(patient, results)
-
-
 def host_verdict(patient: Patient, results: Collection[Result]) -> str:
-    """Return the sentence about the host alone."""
+    """Return the sentence about the host alone.
+
+    :param results: those of the checks that count.
+    """
     found = [result for result in results if result.of_host and result.findings]
     if not patient.has_container:
         # Docker's settings and hooks are checked on the node for any container.
@@ -61,7 +54,10 @@ def host_verdict(patient: Patient, results: Collection[Result]) -> str:
 
 
 def container_verdict(patient: Patient, results: Collection[Result]) -> Verdict:
-    """Return what becomes of a container on the host."""
+    """Return what becomes of a container on the host.
+
+    :param results: of all checks, for what keeps a container that starts from working.
+    """
     if not patient.host_answers:
         words = "No container gets a GPU on this host: its driver does not answer."
         return Verdict("bad", "No GPU", words)
