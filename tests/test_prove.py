@@ -368,8 +368,8 @@ def test_a_library_of_the_image_in_place_of_the_hosts_is_exit_code_4(
         "from": "image",
         "how": "LD_LIBRARY_PATH",
         "instead_of_host": True,
-        "consequence": "it has version 470.82.01, and the host's driver is 560.35.03: unless they "
-        "are equal, CUDA fails with error 803 (CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)",
+        "consequence": "it has version 470.82.01, and the host's driver is 560.35.03: CUDA fails "
+        "with error 803 (CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)",
     }
     assert main(["prove", "--bundle", path, "--host", "runfile-a10x2"]) == 4
     assert capsys.readouterr().out.startswith(

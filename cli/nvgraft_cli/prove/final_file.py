@@ -122,7 +122,6 @@ def _consequence(loaded: Object, driver_version: str) -> str:
     match = _VERSION.search(loaded.file)
     if match is not None and match[1] == driver_version:
         return "it has the version of the host's driver, and fails after an upgrade of the driver"
-    version = f"version {match[1]}" if match is not None else "a version that its name does not say"
     driver = f"the host's driver is {driver_version}" if driver_version else "the host's is another"
     if "nvidia-ml" in name:
         words = "NVML fails with error 18 (Driver/library version mismatch)"
@@ -130,4 +129,7 @@ def _consequence(loaded: Object, driver_version: str) -> str:
         words = "CUDA fails with error 803 (CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)"
     else:
         words = "it does not fit the kernel module"
+    if match is not None and driver_version:
+        return f"it has version {match[1]}, and {driver}: {words}"
+    version = f"version {match[1]}" if match is not None else "a version that its name does not say"
     return f"it has {version}, and {driver}: unless they are equal, {words}"
