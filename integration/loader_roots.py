@@ -16,7 +16,7 @@ from nvgraft.system import syscalls
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.case.processor import read_isa_level
-from nvgraft_cli.prove.loading import Object
+from nvgraft_cli.prove.loader.loading import Object
 from nvgraft_cli.prove.proof import Proof, prove
 from nvgraft_cli.simulate.stubs import Loading, shared_object
 

@@ -11,7 +11,7 @@ from nvgraft.formats import ldcache_table
 from nvgraft.formats.tree import Bounds, PathError
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.image.tree import ImageLayer, ImageTree
-from nvgraft_cli.prove import search
+from nvgraft_cli.prove.loader import search
 from nvgraft_cli.shell.errors import InputError
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bundles import put
 from loaders import LOADER, X86, Captured, run_prove, starters_bundle
-from nvgraft_cli.prove.access import Access
+from nvgraft_cli.prove.loader.access import Access
 from nvgraft_cli.simulate.stubs import Loading, executable
 
 

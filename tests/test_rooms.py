@@ -2,7 +2,7 @@
 (docs/how-it-works.md has a picture).
 
 A room is a directory; the modules at the top of a package are its doors. ``apply/cache``,
-``case/image`` and ``simulate/standins`` are rooms inside rooms.
+``case/image``, ``prove/start`` and others are rooms inside rooms.
 """
 
 import ast
@@ -47,9 +47,9 @@ ALLOWED = {
         "container_cli": "",
         "diff": "case case/image export shell",
         "docker_v1": "",
-        "doctor": "case pods shell prove explain_error register",
+        "doctor": "case pods shell prove prove/start prove/loader explain_error register",
         "dra": "case cdi pods shell",
-        "explain": "case doctor html lab pods prove shell why",
+        "explain": "case doctor html lab pods prove prove/start shell why",
         "html": "shell",
         "explain_error": "shell",
         "export": "case shell",
@@ -62,7 +62,10 @@ ALLOWED = {
         "pages": "shell",
         "plan": "case pods shell cdi",
         "pods": "case shell",
-        "prove": "case pods shell",
+        "prove": "case pods shell prove/start prove/loader",
+        "prove/start": "case prove/script prove/loader",
+        "prove/script": "case",
+        "prove/loader": "case shell",
         "recover": "case shell",
         "register": "install shell",
         "snapshot": "case shell",

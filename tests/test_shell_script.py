@@ -8,8 +8,8 @@ import pytest
 
 from nvgraft.formats.tree import open_tree_at
 from nvgraft_cli.case.file_changes import UNKNOWN
-from nvgraft_cli.prove.shell_run import ScriptOutcome, run_script
-from nvgraft_cli.prove.shell_state import Dialect
+from nvgraft_cli.prove.script.run import ScriptOutcome, run_script
+from nvgraft_cli.prove.script.state import Dialect
 
 
 def found(name: str, _variables: Mapping[str, str], _directory: str) -> str | None:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.doctor.cuda_runtimes import CudaRuntime, find_cupy, find_runtimes, numbers
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
-from nvgraft_cli.prove.architecture import exec_format_error
-from nvgraft_cli.prove.final_file import FinalFile
-from nvgraft_cli.prove.loading import Failure
+from nvgraft_cli.prove.loader.final_file import FinalFile
+from nvgraft_cli.prove.loader.loading import Failure
+from nvgraft_cli.prove.loader.search import LoadFault
 from nvgraft_cli.prove.opened import opened_for, opened_libraries
 from nvgraft_cli.prove.proof import Proof
-from nvgraft_cli.prove.search import LoadFault
+from nvgraft_cli.prove.start.architecture import exec_format_error
 from nvgraft_specs import names
 from nvgraft_specs.cuda_versions import CUDA_VERSIONS
 

@@ -33,16 +33,16 @@ from nvgraft_cli.doctor.cuda_devices import (
     find_devices,
     open_devices,
 )
-from nvgraft_cli.prove.architecture import foreign_program
 from nvgraft_cli.prove.opened import CaseProofs, needed_capabilities
-from nvgraft_cli.prove.program import (
+from nvgraft_cli.prove.proof import Proof
+from nvgraft_cli.prove.start.architecture import foreign_program
+from nvgraft_cli.prove.start.program import (
     StartedProgram,
     missing_loader,
     missing_program,
     started_program,
 )
-from nvgraft_cli.prove.proof import Proof
-from nvgraft_cli.prove.start_failure import StartFailure
+from nvgraft_cli.prove.start.start_failure import StartFailure
 
 if TYPE_CHECKING:
     from nvgraft_cli.doctor.machine import Machine

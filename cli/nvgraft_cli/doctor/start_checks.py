@@ -10,7 +10,7 @@ from nvgraft.plan.actions import Injection, UpdateLoaderCache
 from nvgraft_cli.case.planned_cache import CACHE
 from nvgraft_cli.case.planning import CacheOnVolume
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
-from nvgraft_cli.prove.start_failure import StartCause
+from nvgraft_cli.prove.start.start_failure import StartCause
 from nvgraft_specs import catalogue, names
 
 _OF_DRIVER = {row.name: row.component_class for row in catalogue.BINARIES}

@@ -20,8 +20,8 @@ from nvgraft.plan.edit_actions import RunHook, SetVariable
 from nvgraft.request.request import check_request
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.lab.phases import PHASES, PIVOT, PROGRAM, Phase
-from nvgraft_cli.prove.architecture import exec_format_error, foreign_program
-from nvgraft_cli.prove.program import missing_loader, missing_program, started_program
+from nvgraft_cli.prove.start.architecture import exec_format_error, foreign_program
+from nvgraft_cli.prove.start.program import missing_loader, missing_program, started_program
 
 _ENGINE, _RUNTIME, _HOOK, _CONTAINER = "Engine", "Runtime", "Hook", "Container"
 

@@ -15,8 +15,8 @@ from nvgraft.base.errors import printable
 from nvgraft.formats.tree import PathError, Tree
 from nvgraft.plan.actions import Injection
 from nvgraft_cli.case.planning import Case
-from nvgraft_cli.prove.final_file import LoadedFrom, is_driver_library
-from nvgraft_cli.prove.loading import Object
+from nvgraft_cli.prove.loader.final_file import LoadedFrom, is_driver_library
+from nvgraft_cli.prove.loader.loading import Object
 from nvgraft_cli.prove.opened import opened_libraries
 from nvgraft_cli.prove.proof import Opener, Proof, all_objects, open_program
 from nvgraft_cli.prove.pythons import container_python, names, resolve, search_path

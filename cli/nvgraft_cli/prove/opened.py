@@ -12,7 +12,7 @@ from nvgraft.plan.actions import Injection
 from nvgraft.request.config import capability_names
 from nvgraft.request.request import Request
 from nvgraft_cli.case.planning import Case
-from nvgraft_cli.prove.loading import Load
+from nvgraft_cli.prove.loader.loading import Load
 from nvgraft_cli.prove.proof import Proof, library_prover, prove
 from nvgraft_specs import names
 

@@ -12,17 +12,10 @@ from nvgraft.plan.actions import Plan
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.dynamic import BadElf, Dynamic, NotRecorded, read_dynamic
 from nvgraft_cli.case.planned_tree import PlannedTree
-from nvgraft_cli.prove.access import access_of
-from nvgraft_cli.prove.architecture import exec_format_error, foreign_architecture
-from nvgraft_cli.prove.final_file import NO_FILE, FinalFile, LoadedFrom, final_file
-from nvgraft_cli.prove.loading import NOT_FOUND, Failure, Load, Object, RunningProgram
-from nvgraft_cli.prove.program import (
-    StartedProgram,
-    missing_program,
-    named_program,
-    started_program,
-)
-from nvgraft_cli.prove.search import (
+from nvgraft_cli.prove.loader.access import access_of
+from nvgraft_cli.prove.loader.final_file import NO_FILE, FinalFile, LoadedFrom, final_file
+from nvgraft_cli.prove.loader.loading import NOT_FOUND, Failure, Load, Object, RunningProgram
+from nvgraft_cli.prove.loader.search import (
     Loader,
     LoadFault,
     Requester,
@@ -31,6 +24,13 @@ from nvgraft_cli.prove.search import (
     default_loader,
     read_loader,
     read_static_loader,
+)
+from nvgraft_cli.prove.start.architecture import exec_format_error, foreign_architecture
+from nvgraft_cli.prove.start.program import (
+    StartedProgram,
+    missing_program,
+    named_program,
+    started_program,
 )
 from nvgraft_cli.shell.errors import InputError
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from nvgraft.formats.tree import PathError, Tree
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.planned_tree import PlannedTree
-from nvgraft_cli.prove.path_search import find_in_path
-from nvgraft_cli.prove.program import started_program
+from nvgraft_cli.prove.start.path_search import find_in_path
+from nvgraft_cli.prove.start.program import started_program
 from nvgraft_cli.shell.errors import InputError
 
 #: Prefixes of Python and conda, besides those of PATH and of the container's program.

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from nvgraft_cli.prove.loading import Load
+from nvgraft_cli.prove.loader.loading import Load
+from nvgraft_cli.prove.loader.search import BUILT_IN, CACHED, Tried
 from nvgraft_cli.prove.proof import Proof
-from nvgraft_cli.prove.search import BUILT_IN, CACHED, Tried
 
 #: The rules in the order of glibc's loader (ld.so(8)) and of musl's. The cache is glibc's alone.
 _GLIBC = ("RPATH", "LD_LIBRARY_PATH", "RUNPATH", CACHED, BUILT_IN)

@@ -1,0 +1,435 @@
+"""Load one object with all that it needs, as a dynamic loader does, and tell what goes wrong first.
+
+The order is breadth first. Each library is loaded once, under the name that requested it or its
+SONAME; versions are checked at the end. Relocation is not tried: missing symbols are not found.
+"""
+
+import posixpath
+from collections import deque
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from nvgraft.base.errors import Refusal
+from nvgraft.formats.tree import PathError
+from nvgraft_cli.case.dynamic import BadElf, Dynamic
+from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.prove.loader.search import (
+    LoadFault,
+    Located,
+    Rejected,
+    Requester,
+    Searcher,
+    Tried,
+)
+
+#: A loader's words for a library that it did not find.
+NOT_FOUND = "cannot open shared object file: No such file or directory"
+
+_MUSL_REASONS = {
+    LoadFault.NOT_FOUND: "No such file or directory",
+    LoadFault.DIRECTORY: "Is a directory",
+}
+
+#: The name of CUDA's runtime, which opens libcuda.so.1.
+_CUDA_RUNTIME = "libcudart.so"
+
+#: What a snapshot may not record of an object, and the attribute of Dynamic that holds it.
+_RECORDED = (("search directories", "search"), ("versions", "versions_needed"))
+
+#: The most objects of one load, and of those the most of which each was found because the one
+#: before needs it; a large CUDA program has about 200, and 10 levels.
+_OBJECTS, _LEVELS = 5000, 100
+
+
+@dataclass(slots=True)
+class Object:
+    """A loaded object.
+
+    :ivar name: the name that requested it.
+    :ivar path: its path as the loader names it.
+    :ivar file: its file, symbolic links followed.
+    :ivar how: the rule by which it was found.
+    :ivar facts: None where they are not recorded.
+    :ivar needs: the objects that it needs, in order; empty where ``already_loaded`` is set.
+    :ivar already_loaded: how it had been loaded before, or "" if it was not.
+    :ivar tried: the paths that the loader tried before this one.
+    """
+
+    name: str
+    path: str
+    file: str
+    how: str
+    from_host: bool
+    facts: Dynamic | None
+    needs: list["Object"] = field(default_factory=list)
+    already_loaded: str = ""
+    tried: tuple[Tried, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error of the loader.
+
+    :ivar needed_by: the object that needs ``name``, or "".
+    :ivar words: the loader's message.
+    :ivar file: the file that the message names first, or "".
+    :ivar tried: the paths that the loader tried.
+    """
+
+    needed_by: str
+    name: str
+    words: str
+    fault: LoadFault = LoadFault.OTHER
+    file: str = ""
+    tried: tuple[Tried, ...] = ()
+
+
+@dataclass(slots=True)
+class Load:
+    """The outcome of a load.
+
+    :ivar root: the requested object with all that it needs; None if it was not found.
+    :ivar failures: in the loader's order.
+    :ivar unknown: facts that a snapshot does not record and that may change the outcome.
+    :ivar perhaps: of these facts, each that decides between the result and another file, under the
+        path of that file.
+    :ivar ignored: the loader's messages about libraries that it does not preload.
+    :ivar opened_by: the library that opens it; "" if the program does.
+    :ivar computed: of the facts in ``unknown``, what sets the program's variables, or "".
+    :ivar scripted: of the facts in ``unknown``, that a script changes such files, or "".
+    """
+
+    root: Object | None
+    failures: list[Failure] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    perhaps: dict[str, str] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
+    opened_by: str = ""
+    computed: str = ""
+    scripted: str = ""
+
+
+class RunningProgram:
+    """A program that loads libraries with dlopen(). It is started when it loads the first one.
+
+    :param started: the program, whose RPATH or RUNPATH counts; None if it is not known.
+    """
+
+    def __init__(self, tree: PlannedTree, searcher: Searcher, started: Requester | None) -> None:
+        self._tree = tree
+        self._searcher = searcher
+        self._started = started
+
+    @cached_property
+    def _start(self) -> tuple["_LoadedObjects", Object | None, list[str], dict[str, str]]:
+        """Objects of the start, that of the program, and what the search does not know then."""
+        loading, root = _LoadedObjects(self._tree, self._searcher), None
+        if self._started is not None:
+            root = loading.start(self._started)
+            loading.load_needed([(root, []), *loading.preload(self._started)])
+            loading.check_versions()
+            loading.program_is_running()
+        return loading, root, self._searcher.unknown, self._searcher.perhaps
+
+    def load(self, name: str, after: str = "") -> Load:
+        """Load a library, or start the program.
+
+        :param name: the SONAME or path that dlopen() gets, or the program's own path.
+        :param after: the path of a library that the program opens before. CUDA's runtime among its
+            objects, or else the library itself, then opens ``name``: its RPATH and RUNPATH count.
+        """
+        start, started, unknown, perhaps = self._start
+        self._searcher.unknown, self._searcher.perhaps = list(unknown), dict(perhaps)
+        loading = start.copy()
+        if started is not None and (started.path == name or loading.failures):
+            return loading.outcome(started)
+        chain = [] if self._started is None else [self._started]
+        if after:
+            chain = loading.opened_before(after, chain)
+        root = loading.loaded(name)
+        if root is None:
+            located = loading.find("" if started is None else started.path, name, chain)
+            if located is None:
+                return loading.outcome(None)
+            root = loading.enter(name, located)
+        if not root.already_loaded:
+            loading.load_needed([(root, chain)])
+            loading.check_versions()
+        return loading.outcome(root)
+
+
+class _LoadedObjects:
+    def __init__(self, tree: PlannedTree, searcher: Searcher) -> None:
+        self._tree = tree
+        self._searcher = searcher
+        self._by_name: dict[str, Object] = {}
+        self._by_file: dict[str, Object] = {}
+        self._versions_checked: set[str] = set()
+        self._defined: dict[str, frozenset[str]] = {}
+        self._loader: Object | None = None
+        self._program = ""
+        self._loaded_at_start: set[int] = set()
+        self._chains: dict[int, list[Requester]] = {}
+        self._opened_by = ""
+        self.failures: list[Failure] = []
+        self._unknown: list[str] = []
+        self._ignored: list[str] = []
+        self._enter_loader()
+
+    def copy(self) -> "_LoadedObjects":
+        """Return the same objects, to which others can be added."""
+        other = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | list | set):
+                setattr(other, name, value.copy())
+        return other
+
+    def outcome(self, root: Object | None) -> Load:
+        return Load(
+            root,
+            self.failures,
+            self._unknown + self._searcher.unknown,
+            self._searcher.perhaps,
+            self._ignored,
+            self._opened_by,
+        )
+
+    def opened_before(self, path: str, chain: list[Requester]) -> list[Requester]:
+        """Load a library that the program opens first; return what led to the one that opens more.
+
+        Its failures do not count: they are those of another question.
+        """
+        located = self.find("" if not chain else chain[-1].path, path, chain)
+        if located is None:
+            self.failures.clear()
+            return chain
+        opened = self.enter(path, located)
+        if not opened.already_loaded:
+            self.load_needed([(opened, chain)])
+        self.failures.clear()
+        self._unknown.clear()
+        runtime = next(
+            (entry for name, entry in self._by_name.items() if name.startswith(_CUDA_RUNTIME)),
+            self._by_file[located.file],
+        )
+        self._opened_by = runtime.file
+        return self._chains.get(id(runtime), chain)
+
+    def _enter_loader(self) -> None:
+        """Enter the loader under its SONAME: it is always loaded, and libc.so.6 needs it."""
+        path = self._searcher.loader.path
+        try:
+            resolved = self._tree.resolve(path)
+            facts = self._searcher.facts(resolved)
+        except (BadElf, OSError, PathError):
+            return
+        name = facts.soname or posixpath.basename(path)
+        loader = Object(
+            name, path, resolved, "the loader itself", self._tree.from_host(resolved), facts
+        )
+        self._by_name[name] = loader
+        self._by_file[resolved] = self._loader = loader
+
+    def start(self, program: Requester) -> Object:
+        """Enter the program that the kernel has mapped."""
+        path = self._tree.resolve(program.path)
+        started = Object(
+            program.path,
+            program.path,
+            path,
+            "by its path",
+            self._tree.from_host(path),
+            program.facts,
+        )
+        self._by_file[path] = started
+        self._program = program.path
+        return started
+
+    def program_is_running(self) -> None:
+        """Note that all objects entered so far belong to the start of the program."""
+        self._loaded_at_start = {id(loaded) for loaded in self._by_file.values()}
+
+    def preload(self, program: Requester) -> list[tuple[Object, list[Requester]]]:
+        """Load the libraries to preload; return each with the objects that led to it.
+
+        One that cannot be loaded is ignored by the loader, with a message on stderr.
+        """
+        preloaded = []
+        for name, rule in self._searcher.preloads():
+            self._tree.count_library(name)
+            if self.loaded(name) is not None:
+                continue
+            try:
+                located = self._searcher.find(name, [program])
+                words = NOT_FOUND
+            except Rejected as error:
+                located, words = None, str(error)
+            if located is None:
+                self._ignored.append(f"{rule} names {name}, which is ignored: {words}")
+                continue
+            entered = self.enter(name, Located(located.path, located.file, rule))
+            if not entered.already_loaded:
+                preloaded.append((entered, [program]))
+        return preloaded
+
+    def load_needed(self, roots: list[tuple[Object, list[Requester]]]) -> None:
+        """Load the objects that ``roots`` need, and those that they need.
+
+        :param roots: each with the objects that led to it.
+        :raises Refusal: they are too many.
+        """
+        queue = deque(roots)
+        while queue:
+            current, current_chain = queue.popleft()
+            if current.facts is None:
+                continue
+            needed_chain = [*current_chain, self._requester(current, current_chain)]
+            self._chains[id(current)] = needed_chain
+            if len(self._by_file) > _OBJECTS or len(needed_chain) > _LEVELS:
+                raise Refusal(
+                    "container",
+                    f"{current.path}: it is loaded with more than {_OBJECTS} libraries, or is the"
+                    f" last of more than {_LEVELS} that need one another",
+                    "use another image: this one is damaged or malicious",
+                )
+            for name in current.facts.needed:
+                self._tree.count_library(current.path)
+                needed = self.loaded(name)
+                if needed is None:
+                    located = self.find(current.path, name, needed_chain)
+                    if located is None:
+                        continue
+                    needed = self.enter(name, located)
+                    if not needed.already_loaded:
+                        queue.append((needed, needed_chain))
+                current.needs.append(needed)
+
+    def loaded(self, name: str) -> Object | None:
+        """Return the object that is loaded under a name already, or None."""
+        loaded = self._by_name.get(name)
+        return None if loaded is None else self._again(name, loaded.path, loaded.how, loaded)
+
+    def _again(self, name: str, path: str, how: str, loaded: Object) -> Object:
+        """Return an entry for an object that is loaded already."""
+        if loaded is self._loader:
+            already_loaded = "the loader itself"
+        elif id(loaded) in self._loaded_at_start:
+            already_loaded = "loaded with the program"
+        else:
+            already_loaded = "as above"
+        return Object(
+            name,
+            path,
+            loaded.file,
+            how,
+            loaded.from_host,
+            loaded.facts,
+            already_loaded=already_loaded,
+        )
+
+    def _requester(self, current: Object, chain: list[Requester]) -> Requester:
+        assert current.facts is not None
+        # $ORIGIN of a program is the directory of its file; that of a library is the directory in
+        # the path under which it was found.
+        path = (
+            posixpath.join(self._searcher.directory, current.path)
+            if chain
+            else self._tree.resolve(current.path)
+        )
+        return Requester(current.path, posixpath.dirname(path), current.facts)
+
+    def find(self, needed_by: str, name: str, chain: list[Requester]) -> Located | None:
+        """Search a library; a failure is noted."""
+        if self._searcher.loader.musl and _is_part_of_musl(name):
+            path = self._searcher.loader.path
+            return Located(path, self._tree.resolve(path), "musl's loader itself")
+        try:
+            located = self._searcher.find(name, chain)
+            words, fault, file = f"{name}: {NOT_FOUND}", LoadFault.NOT_FOUND, name
+        except Rejected as error:
+            located, words, fault, file = None, str(error), error.fault, error.file
+        if located is None and not self._searcher.undecided:
+            if self._searcher.loader.musl:
+                words = self._musl_words(needed_by, name, fault)
+            tried = tuple(self._searcher.tried)
+            self.failures.append(Failure(needed_by, name, words, fault, file, tried))
+        return located
+
+    def _musl_words(self, needed_by: str, name: str, fault: LoadFault) -> str:
+        """Return musl's message for a fault."""
+        reason = _MUSL_REASONS.get(fault, "Exec format error")
+        message = f"Error loading shared library {name}: {reason}"
+        # musl does not name the program where the program itself called dlopen().
+        by_dlopen = needed_by == self._program and bool(self._loaded_at_start)
+        return message if by_dlopen or not needed_by else f"{message} (needed by {needed_by})"
+
+    def enter(self, name: str, located: Located) -> Object:
+        """Enter a file under a name. A file that is loaded already is not loaded again."""
+        loaded = self._by_file.get(located.file)
+        if loaded is not None:
+            self._by_name[name] = loaded
+            return self._again(name, located.path, located.how, loaded)
+        try:
+            facts: Dynamic | None = self._searcher.facts(located.file)
+        except OSError:
+            facts = None
+            self._not_recorded(f"the libraries that {located.path} needs")
+        entered = Object(
+            name,
+            located.path,
+            located.file,
+            located.how,
+            self._tree.from_host(located.file),
+            facts,
+            tried=located.tried,
+        )
+        self._by_file[located.file] = entered
+        self._by_name.setdefault(name, entered)
+        if facts is not None and facts.soname:
+            self._by_name.setdefault(facts.soname, entered)
+        return entered
+
+    def _not_recorded(self, fact: str) -> None:
+        if fact not in self._unknown:
+            self._unknown.append(fact)
+
+    def check_versions(self) -> None:
+        """Check that libraries define the versions that objects need of them.
+
+        A library without any versions passes, and musl does not check versions.
+        """
+        for path, loaded in self._by_file.items():
+            if loaded.facts is None or path in self._versions_checked or self._searcher.loader.musl:
+                continue
+            self._versions_checked.add(path)
+            missing = [word for word, fact in _RECORDED if getattr(loaded.facts, fact) is None]
+            if missing:
+                self._not_recorded(f"the {' and '.join(missing)} that {loaded.path} names")
+            for library, version in loaded.facts.versions_needed or ():
+                self._check_version(loaded, library, version)
+
+    def _check_version(self, loaded: Object, library: str, version: str) -> None:
+        provider = self._by_name.get(library)
+        if provider is None or provider.facts is None:
+            return  # reported already: it is missing, or its facts are not recorded
+        defined = provider.facts.versions_defined
+        if defined is None:
+            self._not_recorded(f"the versions that {provider.path} defines")
+            return
+        known = self._defined.get(provider.path)
+        if known is None:
+            known = self._defined[provider.path] = frozenset(defined)
+        if known and version not in known:
+            self._tree.count_library(loaded.path)
+            words = f"{provider.path}: version `{version}' not found (required by {loaded.path})"
+            fault = LoadFault.VERSION
+            self.failures.append(Failure(loaded.path, library, words, fault, provider.path))
+
+
+def _is_part_of_musl(name: str) -> bool:
+    """Tell whether musl's loader stands for a library: for every part of a libc, also glibc's."""
+    stem = posixpath.basename(name).removeprefix("lib").partition(".")[0]
+    return name.startswith(("libc.", "ld-musl-")) or (
+        name.startswith("lib") and stem in {"pthread", "rt", "m", "dl", "util", "xnet"}
+    )

@@ -1,0 +1,5 @@
+"""Scripts of an image, followed without running them: what they do, and what they start.
+
+``grammar`` parses shell scripts, ``run`` follows their commands, and ``exec_calls`` finds what a
+Python or Perl script becomes. Which program runs a script belongs to ``prove/start``.
+"""

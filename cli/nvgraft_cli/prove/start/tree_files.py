@@ -1,0 +1,52 @@
+"""Look at files of a container by paths that need not exist."""
+
+import posixpath
+
+from nvgraft.formats.tree import LOOP, PathError
+from nvgraft_cli.case.bundle import ContainerSide
+from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.prove.script.files import SCRIPT_LIMIT
+
+
+def is_there(tree: PlannedTree, path: str) -> bool:
+    """Tell whether there is a file of any type at a path, links followed."""
+    try:
+        return tree.find(path)[1] is not None
+    except (OSError, PathError):
+        return False
+
+
+def text_of(tree: PlannedTree, path: str) -> str | None:
+    """Return the text of a file; None if there is none."""
+    try:
+        return tree.read(tree.resolve(path), SCRIPT_LIMIT).decode("utf-8", "surrogateescape")
+    except (OSError, PathError):
+        return None
+
+
+def names_in(tree: PlannedTree, place: str) -> list[str]:
+    """Return the names in a directory; none if there is no such directory."""
+    try:
+        return sorted(tree.listdir(tree.resolve(place)))
+    except (OSError, PathError):
+        return []
+
+
+def mount_points(container: ContainerSide) -> list[str]:
+    """Return where config.json mounts something in the container."""
+    return [posixpath.normpath(posixpath.join("/", path)) for _, path in container.spec.mounts]
+
+
+def may_be_there(tree: PlannedTree, path: str, volumes: list[str]) -> bool:
+    """Tell whether a file is at ``path``, or whether that is not known: a volume covers it."""
+    try:
+        leads_to, node = tree.find(path)
+    except PathError as error:
+        return error.cause != LOOP
+    except OSError:
+        return True
+    return node is not None or any(
+        place == volume or place.startswith(f"{volume}/")
+        for place in (path, leads_to)
+        for volume in volumes
+    )

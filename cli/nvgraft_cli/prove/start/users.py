@@ -1,0 +1,92 @@
+"""Follow programs that start another one as a user: setpriv, runuser, su, sudo, gosu."""
+
+from collections.abc import Mapping
+
+from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.prove.loader.user import named_user, shell_of
+from nvgraft_cli.prove.start.options import take_assignments, without_options
+from nvgraft_cli.prove.start.program_start import ProgramStart
+
+#: Programs that become the command in their arguments as the user in the first of these.
+_FIRST_NAMES_USER = {"gosu", "su-exec", "s6-setuidgid", "setuidgid"}
+#: Options that take a value as a word of its own, of programs that start another one as a user.
+_USER_VALUES = {
+    "setpriv": {
+        *("--reuid", "--regid", "--ruid", "--rgid", "--groups", "--inh-caps", "--ambient-caps"),
+        *("--bounding-set", "--securebits", "--pdeathsig", "--selinux-label"),
+    },
+    "runuser": {"-u", "--user", "-g", "--group", "-G", "-c", "--command", "-s", "--shell"},
+    "su": {"-g", "--group", "-G", "-c", "--command", "-s", "--shell"},
+    "sudo": {"-u", "--user", "-g", "--group", "-C", "-D", "-h", "-p", "-r", "-t", "-T", "-U"},
+}
+#: The names of all programs that start another one as a user.
+USER_STARTERS = {*_FIRST_NAMES_USER, *_USER_VALUES}
+
+
+def started_as_user(
+    tree: PlannedTree, name: str, words: list[str], start: ProgramStart
+) -> ProgramStart | None:
+    """Return the command that one of USER_STARTERS becomes; None if there is none.
+
+    :param words: the words behind its name.
+    """
+    if name in _USER_VALUES:
+        return _by_options(tree, name, words, start)
+    words = without_options(words, set())
+    return _as(tree, words[0], words[1:], start) if words else None
+
+
+def _as(tree: PlannedTree, name: str, words: list[str], start: ProgramStart) -> ProgramStart | None:
+    """Return the start of a command as the named user; a name that is not known is ignored."""
+    following = start.then(words)
+    if following is not None:
+        following.become(named_user(tree, name))
+    return following
+
+
+def _by_options(
+    tree: PlannedTree, name: str, words: list[str], start: ProgramStart
+) -> ProgramStart | None:
+    """Return the command that setpriv, runuser, su or sudo becomes."""
+    user, group, script, login, kept = "", "", None, False, {"PATH", "TERM"}
+    logged_in: dict[str, str] = {}
+    words = list(words)
+    while words and words[0].startswith("-"):
+        option, equals, value = words.pop(0).partition("=")
+        if option == "--":
+            break
+        takes = option in _USER_VALUES[name]
+        if takes and not equals and words:
+            value = words.pop(0)
+        user = value if option in {"-u", "--user", "--reuid"} else user
+        group = value if option in {"-g", "--group", "--regid"} else group
+        script = value if option in {"-c", "--command"} else script
+        login |= option in {"-", "-l", "--login", "-i"}
+        if name == "sudo" and option in {"-E", "--preserve-env"}:
+            kept |= set(value.split(",")) if value else _not_dropped(start.environment)
+    if name == "su" or (name == "runuser" and not user):
+        user = words.pop(0) if words and not words[0].startswith("-") else "root"
+        while words:  # the options of su may stand behind the name as well
+            option = words.pop(0)
+            if option in {"-c", "--command"} and words:
+                script = words.pop(0)
+        shell, home = shell_of(tree, user)
+        words = [shell, *(["-l"] if login else []), *([] if script is None else ["-c", script])]
+        logged_in = {"HOME": home, "SHELL": shell, "USER": user, "LOGNAME": user}
+    elif name == "sudo":
+        user = user or "root"
+    assigned = take_assignments(words) if name == "sudo" else {}
+    following = _as(tree, f"{user}:{group}" if group else user, words, start)
+    if following is not None and (name == "sudo" or login):
+        kept = kept if name == "sudo" else {"TERM"}
+        following.environment = {
+            name: value for name, value in start.environment.items() if name in kept
+        }
+    if following is not None:
+        following.environment |= {**logged_in, **assigned}
+    return following
+
+
+def _not_dropped(environment: Mapping[str, str]) -> set[str]:
+    """Return the variables that sudo keeps on request: all but those of loaders (sudoers(5))."""
+    return {name for name in environment if not name.startswith(("LD_", "_RLD"))}
