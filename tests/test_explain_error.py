@@ -252,6 +252,8 @@ def test_lines_of_several_messages_are_not_joined() -> None:
     ):
         for error in ("bash: foo: No such file or directory", "ValueError: no such colour"):
             assert ids(f"{line}\n{error}") == []
+    number = "CacheManager Init Failed. Error: -17"
+    assert ids(f"{number}\nERRO[0003] exited") == ids(number) == ["dcgm-privileges"]
 
 
 def test_a_cause_is_not_lost_where_lines_are_joined() -> None:

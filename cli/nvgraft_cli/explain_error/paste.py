@@ -26,6 +26,7 @@ _WHOLE = re.compile(
 #: The beginning of a message, which is not the end of the line before.
 _BEGINS = re.compile(
     r"Traceback|File \"|time=|level=|\[ *\d+\.\d|\d{4}[-/]\d\d|[EW]: |[\w.-]+\[\d+\]: "
+    r"|(?:DEBU|INFO|WARN|ERRO|FATA|PANI)\[\d"
     r"|(?:bash|sh|zsh|curl|wget|git|make|modprobe|panic|fatal|sudo|ls|cat|cp|mv|rm|ld|gcc|cc1?): "
     r"|(?:Error|ERROR|FATAL|WARNING|Warning|docker|podman): |\w+(?:\.\w+)*(?:Error|Exception): "
 )
