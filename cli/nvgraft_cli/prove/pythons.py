@@ -9,6 +9,7 @@ from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.start.path_search import find_in_path
 from nvgraft_cli.prove.start.program import started_program
+from nvgraft_cli.prove.start.tree_files import text_of
 from nvgraft_cli.shell.errors import InputError
 
 #: Prefixes of Python and conda, besides those of PATH and of the container's program.
@@ -129,7 +130,7 @@ def _versions(tree: Tree, directory: str, wanted: str) -> list[str]:
 
 def _settings(tree: Tree, path: str) -> dict[str, str] | None:
     """Return the settings of a virtual environment's pyvenv.cfg, or None if there is none."""
-    text = _text(tree, path)
+    text = text_of(tree, path, _TEXT_LIMIT)
     if text is None:
         return None
     pairs = (line.partition("=") for line in text.splitlines())
@@ -140,20 +141,13 @@ def _added(tree: Tree, site: str) -> list[str]:
     """Return the directories that .pth files of a directory add."""
     added = []
     for name in names(tree, resolve(tree, site), "", ".pth"):
-        lines = (_text(tree, f"{site}/{name}") or "").splitlines()[:_MOST]
+        lines = (text_of(tree, f"{site}/{name}", _TEXT_LIMIT) or "").splitlines()[:_MOST]
         added += [
             posixpath.join(site, line.strip())
             for line in lines
             if line.strip() and not line.startswith(("#", "import ", "import\t"))
         ]
     return added
-
-
-def _text(tree: Tree, path: str) -> str | None:
-    try:
-        return tree.read(tree.resolve(path), _TEXT_LIMIT).decode("utf-8", "surrogateescape")
-    except (PathError, OSError):
-        return None
 
 
 def _is_file(tree: Tree, path: str) -> bool:

@@ -82,8 +82,7 @@ def python_starts(
     first = next(((dotted, line) for dotted, line in calls if dotted in counted), None)
     if first is None:
         return None
-    script = _FollowedPython(names, arguments, environment, exists, counted)
-    script.executable = executable
+    script = _FollowedPython(names, arguments, environment, exists, counted, executable)
     try:
         script.run(module.body, script.globals)
     except _ScriptEnd:
@@ -127,12 +126,13 @@ class _FollowedPython:
         environment: Mapping[str, str],
         exists: Callable[[str], bool],
         counted: set[str],
+        executable: str,
     ) -> None:
         self._names = names
         self._arguments = arguments
         self._exists = exists
         self._counted = counted
-        self.executable = ""
+        self._executable = executable
         self._left = _STATEMENTS
         self._calls = 0
         self._functions: dict[str, ast.FunctionDef] = {}
@@ -276,7 +276,7 @@ class _FollowedPython:
         known = {
             "os.environ": self.environment,
             "sys.argv": self._arguments,
-            "sys.executable": self.executable,
+            "sys.executable": self._executable,
             "os.pathsep": ":",
             "os.sep": "/",
         }

@@ -2,7 +2,7 @@
 
 import posixpath
 
-from nvgraft.formats.tree import LOOP, PathError
+from nvgraft.formats.tree import LOOP, PathError, Tree
 from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.script.files import SCRIPT_LIMIT
@@ -16,10 +16,10 @@ def is_there(tree: PlannedTree, path: str) -> bool:
         return False
 
 
-def text_of(tree: PlannedTree, path: str) -> str | None:
-    """Return the text of a file; None if there is none."""
+def text_of(tree: Tree, path: str, limit: int = SCRIPT_LIMIT) -> str | None:
+    """Return the text of a file of at most ``limit`` bytes; None if there is none."""
     try:
-        return tree.read(tree.resolve(path), SCRIPT_LIMIT).decode("utf-8", "surrogateescape")
+        return tree.read(tree.resolve(path), limit).decode("utf-8", "surrogateescape")
     except (OSError, PathError):
         return None
 
