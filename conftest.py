@@ -10,6 +10,7 @@ import gc
 import os
 import posixpath
 import shutil
+import signal
 import socket
 import sys
 from collections.abc import Callable, Generator
@@ -51,6 +52,10 @@ LEFT_OUT = dict.fromkeys(
 )
 if not SHARED_RECORDS.exists():
     LEFT_OUT["shared-records"] = f"because there is no {SHARED_RECORDS}"
+
+# A shell starts a job in the background with SIGINT ignored, and so would every program of a test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Some tests fork, and gRPC's threads in the same process would end it.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
@@ -147,11 +152,6 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "root": lambda: "" if os.geteuid() == 0 else "not root",
     "runc": _program("runc"),
     "crun": _program("crun"),
-    "records": lambda: (
-        ""
-        if (Path(__file__).parent.parent / "shared/reference/cdi").is_dir()
-        else "the records of the CDI programs are not beside the checkout, in ../shared"
-    ),
     "podman": _program("podman"),
     "newuidmap": _program("newuidmap"),
     "containerd": _program("containerd"),

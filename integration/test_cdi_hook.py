@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from containers import CGROUPS, CONFIG, CONFIG_TOML, LOADER_LINE, Bundle, Run, environment
-from harness import CHECKOUT, Installed, run_in_mount_namespace
+from harness import SHARED_RECORDS, Installed, run_in_mount_namespace
 from nvgraft.system import syscalls
 from nvgraft_cli.simulate.stubs import shared_object
 from nvgraft_specs import cdi_hooks
@@ -37,7 +37,7 @@ LOADER = "/lib64/ld-linux-x86-64.so.2"
 CONF = "/etc/ld.so.conf.d"
 PARAMS = "/proc/driver/nvidia/params"
 COMPAT = "/usr/local/cuda/compat"
-RECORDS = CHECKOUT.parent / "shared/reference/cdi"
+RECORDS = SHARED_RECORDS / "cdi"
 
 #: What the runtime names for one container, as the reference does.
 STEPS = [
@@ -70,7 +70,7 @@ def cdi_hook(installed: Installed) -> Path:
 # ---- the records
 
 
-@pytest.mark.requires("records", "gcc", "ldconfig")
+@pytest.mark.requires("shared-records", "gcc", "ldconfig")
 @pytest.mark.parametrize("name", ["nvgraft-cdi-hook", "nvidia-cdi-hook", "nvidia-ctk hook"])
 def test_the_hook_does_what_the_reference_did(
     name: str, installed: Installed, tmp_path: Path

@@ -1,7 +1,9 @@
 """What a test may require of the machine, the result where it is missing, and where tests run."""
 
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,16 @@ MOON = "import conftest\nconftest.REQUIREMENTS['a moon'] = lambda: 'no moon here
 
 
 def run(
-    directory: Path, tests: dict[str, str], *options: str, **environment: str
+    directory: Path,
+    tests: dict[str, str],
+    *options: str,
+    before: Callable[[], object] | None = None,
+    **environment: str,
 ) -> tuple[int, str]:
     """Run test modules, by their paths, under this project's conftest; return exit status and
     output.
+
+    :param before: what to call in the new process before pytest starts.
     """
     for path, body in tests.items():
         (directory / path).parent.mkdir(exist_ok=True)
@@ -33,6 +41,7 @@ def run(
         text=True,
         env={"PYTHONPATH": str(CHECKOUT), "PYTHONDONTWRITEBYTECODE": "1", **environment},
         cwd=directory,
+        preexec_fn=before,
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -75,6 +84,23 @@ def test_a_test_of_an_unavailable_program_is_left_out(tmp_path: Path) -> None:
     assert status == 0, printed
     assert "left out: tests that require chromium" in printed
     assert "1 passed, 1 deselected" in printed
+
+
+def test_an_interrupt_ends_what_a_run_in_the_background_starts(tmp_path: Path) -> None:
+    """A shell starts a job in the background with SIGINT ignored; programs of tests get it."""
+    body = (
+        "import signal, subprocess, sys\n"
+        "def test_x():\n"
+        "    program = 'import signal; signal.raise_signal(signal.SIGINT)'\n"
+        "    done = subprocess.run([sys.executable, '-c', program], stderr=subprocess.DEVNULL)\n"
+        "    assert done.returncode == -signal.SIGINT\n"
+    )
+    status, printed = run(
+        tmp_path,
+        {"test_it.py": body},
+        before=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    assert status == 0, printed
 
 
 def test_integration_tests_never_run_in_parallel(tmp_path: Path) -> None:

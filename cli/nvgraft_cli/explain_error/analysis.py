@@ -17,6 +17,7 @@ from nvgraft_cli.explain_error.known import (
     Word,
     filled,
     known,
+    rows_with,
     words_in,
 )
 from nvgraft_cli.explain_error.paste import blocks, lower, readings
@@ -250,11 +251,10 @@ def _place(reading: _Reading) -> tuple[bool, int, int]:
     """Return whether only symptoms were found, the place of the first row, and how many rows:
     causes say more than symptoms, and earlier rows know more.
     """
-    rows = known().rows
     found = [row for row, _ in reading.meanings.values()]
     causes = [row for row in found if not row.symptom]
-    places = map(rows.index, causes or found)
-    return not causes, min(places, default=len(rows)), len(causes or found)
+    places = (row.place for row in causes or found)
+    return not causes, min(places, default=len(known().rows)), len(causes or found)
 
 
 def _read(block: str, reading: _Reading) -> None:
@@ -324,7 +324,7 @@ def _hits(
     said = _without_hints(whole)
     spelled = _numbers(said)
     spans: list[tuple[int, int, str]] = []
-    for row in known().rows:
+    for row in rows_with(whole.words, spelled.keys()):
         hit = _phrase(row, whole if row.hints else said)
         if hit is None and spelled:
             hit = next((spelled[number] for number in row.numbers if number in spelled), None)

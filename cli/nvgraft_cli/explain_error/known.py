@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -20,9 +20,14 @@ _MANY = 1 << 12
 _BETWEEN = re.compile(r"[ _]")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KnownError:
-    """A known error; its keys are described in :mod:`nvgraft_specs.errors`."""
+    """A known error; its keys are described in :mod:`nvgraft_specs.errors`.
+
+    :ivar place: where it stands in the order of the rows: the earlier of two wins.
+    """
+
+    place: int
 
     id: str
     failure: str
@@ -134,9 +139,8 @@ def known() -> Known:
     pieces = tables["pieces"]
     return Known(
         tuple(
-            _row(row, tables["steps"], tables["surroundings"], pieces)
-            for file in data
-            for row in file.get("error", ())
+            _row(place, row, tables["steps"], tables["surroundings"], pieces)
+            for place, row in enumerate(row for file in data for row in file.get("error", ()))
         ),
         tuple(
             Layer(row["name"], tuple(row["says"]), row["passes"], row["place"])
@@ -165,10 +169,33 @@ def known() -> Known:
 
 
 @cache
+def _rows_by_word() -> dict[str, list[KnownError]]:
+    """Return the rows of which a phrase has this longest word; "" is that of one without words."""
+    rows: dict[str, list[KnownError]] = {}
+    for row in known().rows:
+        for word in dict.fromkeys(word for _, word in row.phrases):
+            rows.setdefault(word, []).append(row)
+    return rows
+
+
+def rows_with(words: frozenset[str], numbers: Set[tuple[str, int]]) -> list[KnownError]:
+    """Return the rows that may match a text, in their order.
+
+    :param words: what :func:`words_in` finds in it.
+    :param numbers: the error numbers in it.
+    """
+    by_word = _rows_by_word()
+    found = {row for word in words for row in by_word.get(word, ())}
+    if numbers:
+        found.update(row for row in known().rows if not numbers.isdisjoint(row.numbers))
+    return sorted(found, key=lambda row: row.place)
+
+
+@cache
 def _longest_words() -> frozenset[str]:
     """Return the longest word of each phrase; "" is that of a phrase without words."""
-    said: tuple[KnownError | Layer, ...] = (*known().rows, *known().layers)
-    return frozenset(word for each in said for _, word in each.phrases)
+    layers = (word for layer in known().layers for _, word in layer.phrases)
+    return frozenset((*_rows_by_word(), *layers))
 
 
 def words_in(small: str) -> frozenset[str]:
@@ -242,12 +269,14 @@ def _spelling(row: dict[str, Any]) -> Spelling:
 
 
 def _row(
+    place: int,
     row: dict[str, Any],
     steps: dict[str, str],
     surroundings: dict[str, str],
     pieces: dict[str, str],
 ) -> KnownError:
     return KnownError(
+        place=place,
         id=row["id"],
         failure=row.get("failure", ""),
         stage=row["stage"],

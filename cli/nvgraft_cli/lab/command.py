@@ -117,11 +117,11 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(str(error)) from error
     _check_machine()
     script = None if args.script is None else _read_script(args.script)
+    if args.record is not None:
+        _check_writable(args.record)
     if args.bundle is None:
         image.check()
     config = None if args.bundle is None else bundle_config(args.bundle)
-    if args.record is not None:
-        _check_writable(args.record)
     record = os.memfd_create("record")
     name = f"nvgraft-lab-{uuid.uuid4().hex[:12]}"
     with terminal_of(scripted=script is not None) as lent, Janitor(name) as janitor:

@@ -10,7 +10,7 @@ import argparse
 import os
 import re
 import sys
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from itertools import islice, pairwise, takewhile
 
@@ -320,9 +320,15 @@ def program() -> CommandParser:
     return parser
 
 
+@cache
+def _program() -> CommandParser:
+    """Return the parser of all command lines of this process: making it takes longer than them."""
+    return program()
+
+
 def parse(words: list[str]) -> argparse.Namespace:
     """Parse a command line of ``nvgraft``; a wrong one ends the program with exit code 2."""
-    parser = program()
+    parser = _program()
     for word in takewhile(lambda word: word.startswith("-"), words):
         if not parser.knows(word):
             parser.error(f"{parser.unknown(word)} | write the options of a command after its name")
