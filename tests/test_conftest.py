@@ -29,6 +29,7 @@ def run(
         (directory / path).write_text(f"import pytest\n{body}")
     options = (
         "-pconftest",
+        "-pxdist",
         "-pno:cacheprovider",
         "-omarkers=requires",
         f"--rootdir={directory}",
@@ -39,7 +40,12 @@ def run(
         [sys.executable, "-m", "pytest", *options, str(directory)],
         capture_output=True,
         text=True,
-        env={"PYTHONPATH": str(CHECKOUT), "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        env={
+            "PYTHONPATH": str(CHECKOUT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            **environment,
+        },
         cwd=directory,
         preexec_fn=before,
     )

@@ -266,12 +266,16 @@ def test_every_link_of_the_text_leads_to_a_section(tmp_path: Path, capsys: Captu
             assert_leads_to_a_section(link, Path("/"))
 
 
-@pytest.mark.parametrize("directory", [".", "some where/#1?/50%20"])
-def test_every_link_of_the_page_leads_to_a_section(directory: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("directory", "stories"), [(".", STORIES), ("some where/#1?/50%20", STORIES[:1])]
+)
+def test_every_link_of_the_page_leads_to_a_section(
+    directory: str, stories: tuple[tuple[tuple[str, ...], int], ...], tmp_path: Path
+) -> None:
     """Links of the page work in every directory, also in one with special characters."""
     place = tmp_path / directory
     place.mkdir(parents=True, exist_ok=True)
-    for number, (env, code) in enumerate(STORIES):
+    for number, (env, code) in enumerate(stories):
         file = place / f"{number}.html"
         bundle = str(make_bundle(tmp_path / f"b{number}", *env))
         assert (
