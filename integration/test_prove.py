@@ -103,6 +103,22 @@ def test_a_library_that_the_user_may_not_read_is_passed_over(root: Root, hidden:
     assert path_of(root.agree("liba.so.1", **first)) == f"/{LIBS}/liba.so.1"
 
 
+@pytest.mark.parametrize("kind", ["--enable-new-dtags", "--disable-new-dtags"])
+def test_a_library_that_opens_others_for_the_program(root: Root, kind: str) -> None:
+    """The RUNPATH of the library that calls dlopen() counts, and of the program its RPATH alone."""
+    opener = PROGRAM.replace("int main(", "int opener(")
+    root.compile("opt/p/libopener.so", opener, f"-Wl,{kind},-rpath,$ORIGIN/own")
+    main = "int opener(int, char **); int main(int c, char **v) { return opener(c, v); }"
+    links = ("opt/p/libopener.so",)
+    root.compile("bin/behind", main, f"-Wl,{kind},-rpath,/opt/p", links=links)
+    root.library("opt/p/liba.so.1")
+    root.library(f"{LIBS}/liba.so.1")
+    expected = "/opt/p" if kind == "--disable-new-dtags" else f"/{LIBS}"
+    assert path_of(root.agree("liba.so.1", "/bin/behind")) == f"{expected}/liba.so.1"
+    root.library("opt/p/own/liba.so.1")
+    assert path_of(root.agree("liba.so.1", "/bin/behind")) == "/opt/p/own/liba.so.1"
+
+
 @pytest.mark.parametrize("mode", [0o755, 0o2755, 0o4755])
 def test_a_program_that_gains_rights_ignores_ld_library_path(root: Root, mode: int) -> None:
     """With the set-user-ID or set-group-ID bit the loader trusts no variable; root gains nothing

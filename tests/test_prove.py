@@ -215,6 +215,57 @@ def test_a_scripts_interpreter_opens_the_library(tmp_path: Path, capsys: Capture
     assert proof["program"] == "/usr/bin/real"
 
 
+#: An object that imports dlopen(): the name is among its strings, as that of a version is.
+OPENING = {"libc.so.6": ["dlopen"]}
+
+
+@pytest.mark.parametrize("itself", [False, True], ids=["library", "program"])
+def test_the_object_that_calls_dlopen_opens_the_library(
+    itself: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """Of a program without dlopen(), the library that has it opens others: its RUNPATH counts, and
+    not that of the program.
+    """
+    program = Loading(runpath="/opt/program", versions_needed=OPENING if itself else {})
+    opener = Loading(runpath="$ORIGIN/own", versions_needed=OPENING)
+    other = shared_object(64, X86, "libother.so", [], None)
+    files = image(
+        (
+            "opt/program/libopener.so",
+            shared_object(64, X86, "libopener.so", [], None, None, opener),
+        ),
+        ("opt/program/libother.so", other),
+        ("opt/program/libcuda.so.1", library("libcuda.so.1")),
+        ("opt/program/own/libcuda.so.1", library("libcuda.so.1")),
+    )
+    needed = ["libother.so", "libopener.so", "libc.so.6"]
+    files["usr/bin/app"] = executable(X86, "x", needed, None, LOADER, program)
+    code, (proof,) = run_prove(capsys, "--bundle", bundle(tmp_path / "b", files))
+    assert code == 4
+    if itself:
+        assert proof["file"]["path"] == "/opt/program/libcuda.so.1"
+        assert proof["program"] == "/usr/bin/app"
+    else:
+        assert proof["file"]["path"] == "/opt/program/own/libcuda.so.1"
+        assert proof["file"]["how"] == "RUNPATH of /opt/program/libopener.so"
+        assert proof["program"] == "/opt/program/libopener.so"
+
+
+def test_cudas_runtime_opens_libcuda(tmp_path: Path, capsys: Captured) -> None:
+    """Where CUDA's runtime is loaded with the program, it opens libcuda.so.1, and only that."""
+    program = Loading(runpath="/opt/program", versions_needed=OPENING)
+    own = Loading(runpath="$ORIGIN/own")
+    files = image(
+        ("opt/program/libcudart.so.12", shared_object(64, X86, None, [], None, None, own)),
+        *((f"opt/program/{name}", library(name)) for name in ("libcuda.so.1", "libnvidia-ml.so.1")),
+    )
+    files["usr/bin/app"] = executable(X86, "x", ["libcudart.so.12"], None, LOADER, program)
+    path = bundle(tmp_path / "b", files)
+    cuda, nvml = run_prove(capsys, "libcuda.so.1", "libnvidia-ml.so.1", "--bundle", path)[1]
+    assert (cuda["program"], cuda["file"]["from"]) == ("/opt/program/libcudart.so.12", "host")
+    assert (nvml["program"], nvml["file"]["from"]) == ("/usr/bin/app", "image")
+
+
 def test_a_program_can_be_named(tmp_path: Path, capsys: Captured) -> None:
     """--program names the program; one that does not exist is an input error."""
     path = bundle(tmp_path / "b", image())

@@ -6,9 +6,9 @@ section, as the loader does: section headers may be missing or wrong.
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from nvgraft.formats import elf
@@ -34,12 +34,17 @@ _VERDEF, _VERDAUX = struct.Struct("<HHHHIII"), struct.Struct("<II")
 
 #: The most bytes of an RPATH or RUNPATH; Nix and Bazel write several KiB.
 _PATH_LIMIT = 64 << 10
+#: The most bytes of the strings of one file in which dlopen() is looked for; Python's have 250 KiB.
+_STRINGS_LIMIT = 512 << 10
 #: Bytes of the header of a 32-bit file, and of a text that a script writes.
 _SHORT, _TEXT_LIMIT = 52, 1 << 20
 
 #: Tree -> what was read of its files, by their paths. A tree reads its nodes once as well, and
 #: several plans are made for one.
 _READ: WeakKeyDictionary[Tree, dict[str, "Dynamic"]] = WeakKeyDictionary()
+
+
+_Answer = TypeVar("_Answer")
 
 
 class BadElf(Exception):
@@ -130,10 +135,6 @@ def read_dynamic(tree: Tree, path: str) -> Dynamic:
 
 
 def _read(tree: Tree, path: str) -> Dynamic:
-    if isinstance(tree, ImageTree):
-        read: list[Dynamic] = []
-        tree.visit([path], lambda _path, content: read.append(read_file(content)))
-        return read[0]
     if isinstance(tree, TextTree):
         if UNKNOWN.encode() in tree.read(path, _TEXT_LIMIT):
             raise NotRecorded(path)
@@ -142,14 +143,49 @@ def _read(tree: Tree, path: str) -> Dynamic:
             if len(tree.read(path, _TEXT_LIMIT)) >= _SHORT
             else "file too short"
         )
-    if isinstance(tree, LiveTree):
-        fd = tree.open(path)
-        try:
-            return read_file(fd)
-        finally:
-            os.close(fd)
-    assert isinstance(tree, SnapshotTree)
-    return _recorded(tree, path)
+    if isinstance(tree, SnapshotTree):
+        return _recorded(tree, path)
+    return _look(tree, path, read_file)
+
+
+def calls_dlopen(tree: Tree, path: str) -> bool:
+    """Tell whether the file at a resolved ``path`` imports dlopen(); false if that is not known.
+
+    The name is looked for among the strings of its symbols, which are not read themselves.
+    """
+    while isinstance(tree, LayeredTree):
+        tree, path = tree.side(path)
+    if isinstance(tree, TextTree | SnapshotTree):
+        return False
+    try:
+        return _look(tree, path, _names_dlopen)
+    except (OSError, ValueError):
+        return False
+
+
+def _look(tree: Tree, path: str, read: Callable[[int | elf.FileContent], _Answer]) -> _Answer:
+    """Return what ``read`` tells of a file in a directory or an image."""
+    if isinstance(tree, ImageTree):
+        answers: list[_Answer] = []
+        tree.visit([path], lambda _path, content: answers.append(read(content)))
+        return answers[0]
+    assert isinstance(tree, LiveTree)
+    fd = tree.open(path)
+    try:
+        return read(fd)
+    finally:
+        os.close(fd)
+
+
+def _names_dlopen(content: int | elf.FileContent) -> bool:
+    file = elf.File(content)
+    segments = elf.segments_of(file)
+    tags = dict(elf.dynamic_entries(file, segments))
+    if elf.DT_STRTAB not in tags:
+        return False
+    start = elf.file_offset(tags[elf.DT_STRTAB], segments)
+    strings = file.read(start, min(tags.get(elf.DT_STRSZ, 0), _STRINGS_LIMIT))
+    return b"\0dlopen\0" in strings
 
 
 def _recorded(tree: SnapshotTree, path: str) -> Dynamic:

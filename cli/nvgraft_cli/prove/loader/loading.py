@@ -12,7 +12,7 @@ from functools import cached_property
 
 from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import PathError
-from nvgraft_cli.case.dynamic import BadElf, Dynamic
+from nvgraft_cli.case.dynamic import BadElf, Dynamic, calls_dlopen
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.loader.search import (
     LoadFault,
@@ -31,8 +31,11 @@ _MUSL_REASONS = {
     LoadFault.DIRECTORY: "Is a directory",
 }
 
-#: The name of CUDA's runtime, which opens libcuda.so.1.
-_CUDA_RUNTIME = "libcudart.so"
+#: The name of CUDA's runtime, and what it opens.
+_CUDA_RUNTIME, _OF_RUNTIME = "libcudart.so", "libcuda.so.1"
+
+#: The beginnings of the names of glibc's and musl's libraries, which define dlopen().
+_DEFINES_DLOPEN = ("ld-", "libc.", "libdl.")
 
 #: What a snapshot may not record of an object, and the attribute of Dynamic that holds it.
 _RECORDED = (("search directories", "search"), ("versions", "versions_needed"))
@@ -132,6 +135,12 @@ class RunningProgram:
             loading.program_is_running()
         return loading, root, self._searcher.unknown, self._searcher.perhaps
 
+    @cached_property
+    def _opener(self) -> Object | None:
+        """The library that opens others for the program; None if the program does."""
+        loading, started, *_ = self._start
+        return None if started is None else loading.first_with_dlopen(started)
+
     def load(self, name: str, after: str = "") -> Load:
         """Load a library, or start the program.
 
@@ -147,6 +156,8 @@ class RunningProgram:
         chain = [] if self._started is None else [self._started]
         if after:
             chain = loading.opened_before(after, chain)
+        elif opener := (name == _OF_RUNTIME and start.runtime()) or self._opener:
+            chain = loading.opened_by(opener, chain)
         root = loading.loaded(name)
         if root is None:
             located = loading.find("" if started is None else started.path, name, chain)
@@ -209,12 +220,33 @@ class _LoadedObjects:
             self.load_needed([(opened, chain)])
         self.failures.clear()
         self._unknown.clear()
-        runtime = next(
-            (entry for name, entry in self._by_name.items() if name.startswith(_CUDA_RUNTIME)),
-            self._by_file[located.file],
-        )
-        self._opened_by = runtime.file
-        return self._chains.get(id(runtime), chain)
+        return self.opened_by(self.runtime() or self._by_file[located.file], chain)
+
+    def opened_by(self, opener: Object, chain: list[Requester]) -> list[Requester]:
+        """Return what led to a library that opens more; note that it does."""
+        self._opened_by = opener.file
+        return self._chains.get(id(opener), chain)
+
+    def runtime(self) -> Object | None:
+        """Return CUDA's runtime, which opens the driver, if it is loaded."""
+        named = self._by_name.items()
+        return next((entry for name, entry in named if name.startswith(_CUDA_RUNTIME)), None)
+
+    def first_with_dlopen(self, program: Object) -> Object | None:
+        """Return the library that opens others for a program that does not call dlopen().
+
+        It is the first in the order of loading: of many a Python, libpython. It is None where the
+        program calls dlopen() itself, or no library is known that does.
+        """
+        if calls_dlopen(self._tree, program.file):
+            return None
+        for loaded in self._by_file.values():
+            name = posixpath.basename(loaded.name)
+            if loaded is program or name.startswith(_DEFINES_DLOPEN):
+                continue
+            if calls_dlopen(self._tree, loaded.file):
+                return loaded
+        return None
 
     def _enter_loader(self) -> None:
         """Enter the loader under its SONAME: it is always loaded, and libc.so.6 needs it."""
