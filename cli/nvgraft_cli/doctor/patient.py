@@ -393,13 +393,7 @@ class Patient:
 
     def in_image(self, *paths: str) -> str | None:
         """Return the first of ``paths`` that exists in the image."""
-        for path in paths:
-            try:
-                if self.rootfs.find(path)[1] is not None:
-                    return path
-            except (PathError, OSError):
-                continue
-        return None
+        return next(filter(self.rootfs.is_there, paths), None)
 
     def image_libraries(self, prefixes: tuple[str, ...]) -> Iterator[tuple[str, Node]]:
         """Yield path and node of each file whose name has one of ``prefixes``, in the directories

@@ -9,7 +9,6 @@ from nvgraft.base.errors import Refusal
 from nvgraft.cdi.discovery import live_facts, recorded_facts
 from nvgraft.cdi.edits import CdiEdits, CdiSpec
 from nvgraft.cdi.platform import NVML_LIBRARY
-from nvgraft.formats.tree import PathError, Tree
 from nvgraft.host.graphics_files import FileFinder
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.shell.errors import InputError
@@ -235,11 +234,9 @@ class DevicePlugin:
 
     def _allocate(self, resource: Resource, ids: Sequence[str]) -> dict[str, Any]:
         tree = self.host.facts.tree
-        channels = [one for one in self.configuration.channels if exists(tree, f"{_CHANNEL}{one}")]
+        channels = [one for one in self.configuration.channels if tree.is_there(f"{_CHANNEL}{one}")]
         classes = self.specifications if self.configuration.uses_cdi else ()
-        allocator = Allocator(
-            resource, self.configuration, channels, classes, lambda path: exists(tree, path)
-        )
+        allocator = Allocator(resource, self.configuration, channels, classes, tree.is_there)
         return allocator.allocate(ids)
 
 
@@ -250,14 +247,6 @@ def _not_served(error: ConfigurationError | NodeError) -> Refusal:
         f"error getting plugins: {text}",
         fix or "the device plugin ends on this node: change its flags, or the node",
     )
-
-
-def exists(tree: Tree, path: str) -> bool:
-    """Tell whether a host has a file."""
-    try:
-        return tree.find(path)[1] is not None
-    except (PathError, OSError):
-        return False
 
 
 def edits_of(specs: Sequence[CdiSpec], names: Sequence[str]) -> list[CdiEdits]:

@@ -4,7 +4,6 @@ import posixpath
 from collections.abc import Iterator, Sequence
 
 from nvgraft.base.errors import Refusal
-from nvgraft.formats.tree import PathError
 from nvgraft.plan.actions import Action, AllowDevice, Bind, Injection, Symlink, Tmpfs, WriteFile
 from nvgraft.plan.edit_actions import RunHook
 from nvgraft_cli.case.cdi_requests import source_of_edits, to_complete, to_make_again
@@ -183,20 +182,12 @@ def _on_host(subject: Subject, case: Case) -> str:
 def _in_image(subject: Subject, case: Case) -> bool:
     if not case.container.rootfs_known or "/" not in subject.name:
         return False
-    try:
-        return case.container.rootfs.find(subject.name)[1] is not None
-    except (PathError, OSError):
-        return False
+    return case.container.rootfs.is_there(subject.name)
 
 
 def _missing_path(subject: Subject, case: Case, source: str) -> Exclusion:
     """Answer for a path that is no row of the catalogue."""
-    on_host = False
-    if "/" in subject.name:
-        try:
-            on_host = case.host.facts.tree.find(subject.name)[1] is not None
-        except (PathError, OSError):
-            on_host = False
+    on_host = "/" in subject.name and case.host.facts.tree.is_there(subject.name)
     although = ", although the host has it" if on_host else ""
     return Exclusion(
         "not-in-edits",

@@ -290,15 +290,11 @@ def _path(subject: Subject, case: Case) -> Exclusion:
     rows = [row.name for row in (*catalogue.LIBRARIES, *catalogue.BINARIES)]
     similar = difflib.get_close_matches(subject.basename, rows, n=3, cutoff=0.6)
     hint = f"; the catalogue has {', '.join(similar)}" if similar else ""
-    if case.container.rootfs_known:
-        try:
-            if case.container.rootfs.find(subject.name)[1] is not None and "/" in subject.name:
-                return Exclusion(
-                    "image",
-                    f"{subject.name} is a file of the image: the hook mounts nothing there{hint}",
-                )
-        except (PathError, OSError):
-            pass
+    container = case.container
+    if container.rootfs_known and "/" in subject.name and container.rootfs.is_there(subject.name):
+        return Exclusion(
+            "image", f"{subject.name} is a file of the image: the hook mounts nothing there{hint}"
+        )
     document = case.host.document
     on_host = (
         ""

@@ -325,6 +325,13 @@ class Tree:
         resolved = self.resolve(path)
         return resolved, self.lstat(resolved) if resolved != "/" else Node("dir", 0o755)
 
+    def is_there(self, path: str) -> bool:
+        """Tell whether ``path`` leads to a file of any type that can be looked at."""
+        try:
+            return self.find(path)[1] is not None
+        except (PathError, OSError):
+            return False
+
 
 def identity(status: os.stat_result | None) -> list[int] | bool:
     """Return values that change whenever the file does: the kernel sets ctime at every change of

@@ -221,7 +221,7 @@ class StepPlanner:
 
     def _system_directories(self) -> list[str]:
         machine = self._target.machine
-        if self._exists("/etc/debian_version"):
+        if self._tree.is_there("/etc/debian_version"):
             return [path.format(machine) for path in _DEBIAN_DIRECTORIES]
         wide = _X32_DIRECTORIES if machine == "x86_64" else ()
         return [*_OTHER_DIRECTORIES, *wide]
@@ -254,7 +254,7 @@ class StepPlanner:
 
         A restarted container has them already.
         """
-        if not self._exists("/etc/alpine-release"):
+        if not self._tree.is_there("/etc/alpine-release"):
             return
         failed = "failed to update .path file for musl"
         path = self._resolve(f"/etc/ld-musl-{self._target.machine}.path", failed)
@@ -348,12 +348,6 @@ class StepPlanner:
 
     def _shown(self, path: str) -> str:
         return self._target.rootfs + path
-
-    def _exists(self, path: str) -> bool:
-        try:
-            return self._tree.find(path)[1] is not None
-        except PathError:
-            return False
 
     def _resolve(self, path: str, failed: str) -> str:
         try:

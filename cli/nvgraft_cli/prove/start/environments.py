@@ -7,7 +7,7 @@ from nvgraft_cli.prove.loader.user import named_user
 from nvgraft_cli.prove.script.conda import activation
 from nvgraft_cli.prove.start.options import split_words, take_assignments, without_options
 from nvgraft_cli.prove.start.program_start import ProgramStart
-from nvgraft_cli.prove.start.tree_files import is_there, names_in, text_of
+from nvgraft_cli.prove.start.tree_files import names_in, text_of
 
 #: Programs that change their process and become the command in their arguments.
 CHAINING = {"chpst", "envdir", "s6-envdir", "capsh", "execlineb"}
@@ -43,7 +43,7 @@ def started_by_conda(
 ) -> ProgramStart | None:
     """Return the command of `conda run` in its environment, as a script of a shell."""
     environment, words = run
-    text = activation(environment, path, start.environment, lambda place: is_there(tree, place))
+    text = activation(environment, path, start.environment, tree.is_there)
     if text is None or not words:
         start.note_not_followed()
         return None

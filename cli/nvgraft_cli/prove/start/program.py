@@ -19,7 +19,7 @@ from nvgraft_cli.prove.start.program_start import ProgramStart, find_program
 from nvgraft_cli.prove.start.start_errors import first_start_error, later_start_error
 from nvgraft_cli.prove.start.start_failure import StartCause, StartFailure, failure
 from nvgraft_cli.prove.start.starters import started_by
-from nvgraft_cli.prove.start.tree_files import is_there, may_be_there, mount_points
+from nvgraft_cli.prove.start.tree_files import may_be_there, mount_points
 
 #: The most programs that start one another.
 _MOST = 16
@@ -148,7 +148,7 @@ def missing_loader(tree: PlannedTree, container: ContainerSide, started: Started
         interp = default_loader("EM_AARCH64" if tree.machine == "aarch64" else "EM_X86_64", 64)
     except (BadElf, OSError, PathError):
         return ""
-    if not interp or is_there(tree, interp) or tree.volumes.over(posixpath.normpath(interp)):
+    if not interp or tree.is_there(interp) or tree.volumes.over(posixpath.normpath(interp)):
         return ""
     return printable(
         f"exec {started.path}: no such file or directory (the image lacks its loader {interp})"

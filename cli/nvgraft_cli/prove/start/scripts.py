@@ -8,7 +8,7 @@ import re
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.start.first_line import interpreter_of
 from nvgraft_cli.prove.start.program_start import ProgramStart
-from nvgraft_cli.prove.start.tree_files import is_there, text_of
+from nvgraft_cli.prove.start.tree_files import text_of
 
 #: Interpreters whose scripts are followed, and options of Python that take a value.
 INTERPRETERS = re.compile(r"python[\d.]*|pypy[\d.]*|perl")
@@ -54,7 +54,7 @@ def started_by_interpreted(
             text,
             arguments,
             start.environment,
-            lambda path: is_there(tree, posixpath.join(start.directory, path)),
+            lambda path: tree.is_there(posixpath.join(start.directory, path)),
             path,
         )
     if isinstance(started, str):

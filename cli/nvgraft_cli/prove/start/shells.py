@@ -10,7 +10,7 @@ from nvgraft_cli.prove.script.state import Dialect
 from nvgraft_cli.prove.start.path_search import SHELL_PATH, find_named
 from nvgraft_cli.prove.start.program_start import ProgramStart, find_program
 from nvgraft_cli.prove.start.start_failure import StartCause, failure
-from nvgraft_cli.prove.start.tree_files import is_there, text_of
+from nvgraft_cli.prove.start.tree_files import text_of
 
 #: Shells whose language is followed.
 SHELLS = {"sh", "bash", "dash", "ash", "zsh", "rbash", "ksh", "ksh93", "mksh", "posh", "yash"}
@@ -85,7 +85,7 @@ def started_by_shell(tree: PlannedTree, path: str, start: ProgramStart) -> Progr
     following.unknown += tuple(printable(fact.replace(UNKNOWN, "*")) for fact in outcome.unknown)
     _without_unknown(following)
     found = find_program(following_tree, following)
-    if found is not None and is_there(following_tree, found):
+    if found is not None and following_tree.is_there(found):
         return following
     start.note_unknown(f"what `{following.words[0]}` is, which the script starts")
     return None
@@ -94,7 +94,7 @@ def started_by_shell(tree: PlannedTree, path: str, start: ProgramStart) -> Progr
 def _script_file(tree: PlannedTree, start: ProgramStart, name: str) -> str:
     """Return the path of a script that a shell is given: bash searches its name in PATH too."""
     place = posixpath.join(start.directory, name)
-    if "/" in name or is_there(tree, place) or posixpath.basename(start.words[0]) != "bash":
+    if "/" in name or tree.is_there(place) or posixpath.basename(start.words[0]) != "bash":
         return place
     return find_named(tree, name, start.environment, start.directory) or place
 

@@ -8,14 +8,6 @@ from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.script.files import SCRIPT_LIMIT
 
 
-def is_there(tree: PlannedTree, path: str) -> bool:
-    """Tell whether there is a file of any type at a path, links followed."""
-    try:
-        return tree.find(path)[1] is not None
-    except (OSError, PathError):
-        return False
-
-
 def text_of(tree: Tree, path: str, limit: int = SCRIPT_LIMIT) -> str | None:
     """Return the text of a file of at most ``limit`` bytes; None if there is none."""
     try:
