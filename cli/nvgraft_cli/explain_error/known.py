@@ -14,7 +14,7 @@ from nvgraft_specs import errors
 _WORD = re.compile(r"[a-z]+")
 #: The name of a piece in a pattern.
 _PIECE = re.compile(r"\{([a-z_]+)\}")
-#: Characters of distinct words from which on one expression for all words is faster.
+#: Characters of distinct words for which one expression for all words is worth being compiled.
 _MANY = 1 << 12
 #: What programs put between the words of an error, or leave out.
 _BETWEEN = re.compile(r"[ _]")
@@ -204,7 +204,7 @@ def words_in(small: str) -> frozenset[str]:
     Each word of the text is searched once, however often it occurs: logs repeat theirs.
     """
     words = f" {' '.join(frozenset(_WORD.findall(small)))} "
-    if len(words) < _MANY:
+    if len(words) < _MANY and not _any_word.cache_info().currsize:
         return frozenset(word for word in _longest_words() if word in words)
     any_word, beginnings = _any_word()
     found = {""}
