@@ -13,6 +13,7 @@ from pathlib import Path
 from textwrap import fill, indent
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -217,6 +218,48 @@ def test_the_lines_of_a_terminal_or_a_log_do_not_matter(lines: Callable[[str], s
     sample = PASTES[::12]
     missed = [row for row, text in sample if ids(lines(text)) != [row]]
     assert len(missed) <= len(sample) // 50
+
+
+def curled(text: str) -> str:
+    """Return ``text`` as a word processor or a blog shows it."""
+    text = re.sub(r'"([^"]*)"', "\u201c\\1\u201d", text)
+    text = re.sub(r"'([^']*)'", "\u2018\\1\u2019", text)
+    text = text.replace("--", "\u2013").replace("...", "\u2026").replace("'", "\u2019")
+    return text.replace(" ", "\u00a0")
+
+
+MARKS: dict[str, Callable[[str], str]] = {
+    "no quotation marks": lambda text: re.sub("[\"'`]", "", text),
+    "no brackets": lambda text: re.sub(r"[\[\]]", "", text),
+    "other quotation marks": lambda text: text.replace('"', "`"),
+    "curled": curled,
+    "curled in JSON": lambda text: json.dumps(curled(text)),
+    "German": lambda text: re.sub(r'"([^"]*)"', "\u201e\\1\u201c", text),
+    "of a PDF": lambda text: (
+        text.replace("fi", "\ufb01").replace("-", "\u2010").replace("/", "/\u200b")
+    ),
+    "escaped for Markdown": lambda text: re.sub(r"([_*\[\]`<>#|])", r"\\\1", text),
+    "percent": quote,
+    "a search": lambda text: f"https://example.com/search?hl=en&q={quote_plus(text)}",
+}
+
+
+@pytest.mark.parametrize("marks", MARKS.values(), ids=MARKS)
+def test_the_marks_that_get_lost_do_not_matter(marks: Callable[[str], str]) -> None:
+    """An error is recognised where a chat, a page or an address has changed its quotation marks,
+    brackets, dashes and spaces, or has lost them. One in thirty may be missed.
+    """
+    sample = [(row, text) for row, text in PASTES[::4] if marks(text) != text]
+    missed = [row for row, text in sample if ids(marks(text)) != [row]]
+    assert len(sample) > 30
+    assert len(missed) <= len(sample) // 30
+
+
+def test_what_an_error_of_something_else_is_without_its_marks() -> None:
+    """An error of something else is not explained where its marks are lost."""
+    others = (FIXTURES / "other-errors.txt").read_text("utf-8").splitlines()
+    bare = MARKS["no quotation marks"]
+    assert {text: found for text in others[::2] if (found := ids(bare(text)))} == {}
 
 
 def test_a_message_that_a_narrow_window_has_cut_is_read_whole() -> None:

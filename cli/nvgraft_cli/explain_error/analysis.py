@@ -11,6 +11,7 @@ from functools import cache
 from itertools import islice
 
 from nvgraft_cli.explain_error.known import (
+    QUOTE,
     KnownError,
     Layer,
     Spelling,
@@ -18,9 +19,10 @@ from nvgraft_cli.explain_error.known import (
     filled,
     known,
     rows_with,
+    without_quotes,
     words_in,
 )
-from nvgraft_cli.explain_error.paste import blocks, lower, readings
+from nvgraft_cli.explain_error.paste import SHORT, blocks, lower, readings
 from nvgraft_specs.checks import FAILURES
 
 #: The reference's stages in their order: the stages before the failing one have succeeded.
@@ -158,11 +160,13 @@ class Analysis:
 class _Reading:
     """What the blocks of a paste have shown so far.
 
+    :ivar quoted: whether the blocks have their quotation marks and brackets.
     :ivar complaint: the last block with words of an error.
     :ivar of_gpus: whether any block names a GPU or its driver.
     :ivar lines: the lines of all blocks.
     """
 
+    quoted: bool
     meanings: dict[str, tuple[KnownError, Meaning]] = field(default_factory=dict)
     layers: set[str] = field(default_factory=set)
     stage: str = ""
@@ -185,17 +189,22 @@ class _Text:
     """A block, the same in small letters on one line, and which words of phrases are in it.
 
     The words save the search for most phrases.
+
+    :ivar quoted: whether it has its quotation marks and brackets.
     """
 
-    def __init__(self, block: str, small: str) -> None:
+    def __init__(self, block: str, *, quoted: bool) -> None:
         self.block = block
-        self.small = small
-        self.words = words_in(small)
+        self.small = lower(block).replace("\n", " ")
+        self.words = words_in(self.small)
+        self.quoted = quoted
 
 
 def analyse(text: str) -> Analysis:
     """Analyse a paste. Errors that are not known are not guessed."""
     reading = min(map(_reading, readings(text)), key=_place)
+    if len(text) <= SHORT and not (reading.meanings and QUOTE.search(text)):
+        reading = min(reading, _reading(text, quoted=False), key=_place)
     meanings = () if _in_passing(reading) else _ranked(list(reading.meanings.values()))
     innermost, speaker = ("", None) if meanings else _innermost(reading.complaint)
     return Analysis(
@@ -214,10 +223,10 @@ def analyse(text: str) -> Analysis:
     )
 
 
-def _reading(text: str) -> _Reading:
-    reading = _Reading()
+def _reading(text: str, *, quoted: bool = True) -> _Reading:
+    reading = _Reading(quoted)
     for block in blocks(text):
-        _read(block, reading)
+        _read(block if quoted else without_quotes(block), reading)
     return reading
 
 
@@ -232,9 +241,9 @@ def _in_passing(reading: _Reading) -> bool:
     if notes and reading.lines > _FEW:
         return True
     line = _last_telling(_complaints(reading.complaint))
-    small = lower(line)
+    text = _Text(line, quoted=reading.quoted)
     said = any(line in meaning.words for _, meaning in reading.meanings.values())
-    if said or any(_hits(_Text(line, small), cache(lambda: _contexts(small)))):
+    if said or any(_hits(text, cache(lambda: _contexts(text.small)))):
         return False
     return notes or any(word.ends for word, _ in _words_of(line))
 
@@ -259,8 +268,8 @@ def _place(reading: _Reading) -> tuple[bool, int, int]:
 
 def _read(block: str, reading: _Reading) -> None:
     """Add what ``block`` shows to ``reading``."""
-    small = lower(block).replace("\n", " ")
-    text = _Text(block, small)
+    text = _Text(block, quoted=reading.quoted)
+    small = text.small
     reading.lines += block.count("\n") + 1
     causes = [pair for pair in reading.meanings.values() if not pair[0].symptom]
     if len(_ranked(causes)) < MOST:
@@ -352,12 +361,12 @@ def _without_hints(text: _Text) -> _Text:
         if at >= 0:
             lines[number] = line[:at].ljust(len(line))
     block = "\n".join(lines)
-    return _Text(block, lower(block).replace("\n", " "))
+    return _Text(block, quoted=text.quoted)
 
 
 def _phrase(row: KnownError, text: _Text) -> _Hit | None:
     """Return where a phrase of ``row`` stands, and its pattern matches around it."""
-    for phrase, word in row.phrases:
+    for phrase, word in row.phrases if text.quoted else row.unquoted_phrases:
         if word not in text.words:
             continue
         at = text.small.find(phrase)
@@ -367,7 +376,8 @@ def _phrase(row: KnownError, text: _Text) -> _Hit | None:
             end = at + len(phrase)
             if not row.pattern:
                 return _Hit(at, end, ())
-            match = _search(row.regex, text.block, max(0, at - _REACH), end + _REACH)
+            regex = row.regex if text.quoted else row.unquoted_regex
+            match = _search(regex, text.block, max(0, at - _REACH), end + _REACH)
             if match:
                 # Of alternatives, only the one that matched has groups: {1} is its first.
                 groups = tuple(group for group in match.groups() if group)

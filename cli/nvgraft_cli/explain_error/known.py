@@ -16,6 +16,18 @@ _WORD = re.compile(r"[a-z]+")
 _PIECE = re.compile(r"\{([a-z_]+)\}")
 #: Characters of distinct words for which one expression for all words is worth being compiled.
 _MANY = 1 << 12
+QUOTE = re.compile("[\"'`]")
+#: Quotation marks and brackets, which get lost on the way through chat programs and web pages.
+_MARKS = str.maketrans("", "", "\"'`[]")
+_SPACES = re.compile(" {2,}")
+#: In a pattern: such a mark or a choice of them, with its repetition; a choice with a backslash in
+#: it; any number of characters but these; and what is none of that.
+_TOKEN = re.compile(
+    r"(?:(?P<mark>{mark}|\[(?:{mark})+\])|(?P<slash>\[(?:{mark}|\\\\)+\]))(?:[?*+]|\{{[\d,]+\}})?"
+    r"|\[\^(?P<but>(?:\\.|[^]\\])*\][*+])|\[(?:\\.|[^]\\])*\]|\\.".format(
+        mark=r"\\?[\"'`]|\\[\[\]]"
+    )
+)
 #: What programs put between the words of an error, or leave out.
 _BETWEEN = re.compile(r"[ _]")
 
@@ -54,6 +66,17 @@ class KnownError:
     def phrases(self) -> tuple[tuple[str, str], ...]:
         """The phrases, each with its longest word, as :func:`words_in` looks for it."""
         return _phrases(self.says)
+
+    @cached_property
+    def unquoted_phrases(self) -> tuple[tuple[str, str], ...]:
+        """The phrases for a text that :func:`without_quotes` has made."""
+        says = tuple(map(without_quotes, self.says))
+        return self.phrases if says == self.says else _phrases(says)
+
+    @cached_property
+    def unquoted_regex(self) -> re.Pattern[str]:
+        """The pattern for a text that :func:`without_quotes` has made."""
+        return re.compile(_SPACES.sub(" ", _TOKEN.sub(_unquoted, self.pattern)), re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -173,7 +196,7 @@ def _rows_by_word() -> dict[str, list[KnownError]]:
     """Return the rows of which a phrase has this longest word; "" is that of one without words."""
     rows: dict[str, list[KnownError]] = {}
     for row in known().rows:
-        for word in dict.fromkeys(word for _, word in row.phrases):
+        for word in {word for _, word in (*row.phrases, *row.unquoted_phrases)}:
             rows.setdefault(word, []).append(row)
     return rows
 
@@ -240,6 +263,22 @@ def _branches(tree: dict[str, Any]) -> str:
     if not choices:
         return ""
     return f"(?:{choices}){'?' if '' in tree else ''}"
+
+
+def without_quotes(text: str) -> str:
+    """Return ``text`` without quotation marks and brackets."""
+    return _SPACES.sub(" ", text.translate(_MARKS))
+
+
+def _unquoted(token: re.Match[str]) -> str:
+    """Return what a token of a pattern is where the marks are gone: what they enclosed ends at a
+    space.
+    """
+    if token["mark"]:
+        return ""
+    if token["slash"]:
+        return r"\\*"
+    return rf"[^\s{token['but']}" if QUOTE.search(token["but"] or "") else token[0]
 
 
 def _phrases(says: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

@@ -10,8 +10,8 @@ from nvgraft_cli.explain_error.known import known
 #: Bytes of a paste that are read.
 LIMIT = 1 << 24
 
-#: Characters of a paste that is read as one that a terminal has wrapped, too, and its widths.
-_WRAPPED = 1 << 15
+#: Characters of a paste that is read in several ways, and the widths at which lines are wrapped.
+SHORT = 1 << 15
 _WIDTHS = range(28, 400)
 #: What an indentation takes from the width of lines that were wrapped between words.
 _INDENTED = 8
@@ -53,10 +53,14 @@ _ESCAPED_ESCAPE = re.compile(r"(?<!\\)\\+(?:u001b|x1b|033)|#033", re.IGNORECASE)
 _TERMINAL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z]")
 _COLOUR = re.compile(r"\[\d{1,3}(?:;\d{1,3}){0,4}m|\[m(?![a-z])")
 # The lookbehind makes a long row of backslashes match once, not at each backslash.
-_ESCAPED_UNICODE = re.compile(r"(?<!\\)\\+u00(22|26|27|3c|3e|60)", re.IGNORECASE)
+_ESCAPED_UNICODE = re.compile(r"(?<!\\)\\+u((?!d[89a-f])[0-9a-f]{4})", re.IGNORECASE)
 _ESCAPED_SPACE = re.compile(r"(?<!\\)\\+([nrt])")
-_ESCAPED_QUOTE = re.compile(r"(?<!\\)\\+([\"'`/])")
-_ENTITY = re.compile(r"&(?:quot|apos|lt|gt|amp|nbsp|#\d{1,6}|#[xX][0-9a-fA-F]{1,5});")
+#: What JSON, a shell, or Markdown puts a backslash before.
+_ESCAPED_MARK = re.compile(r"(?<!\\)\\+([\"'`/_*<>|~]|#(?!033)|[\[\]](?!\d+m))")
+_ENTITY = re.compile(r"&(?:[a-zA-Z]{2,6}|#\d{1,6}|#[xX][0-9a-fA-F]{1,5});")
+#: What a pasted address asks for, and the bytes that characters are in it.
+_QUERY = re.compile(r"(?<=[?&])\w{1,20}=[^\s&#?]*")
+_PERCENT = re.compile(r"(?:%[0-9a-fA-F]{2})+")
 #: A line of a log that containerd or CRI-O writes (kubelet-cri-logging.md in Kubernetes): F is
 #: a full line or its end, P a part that the next line continues.
 _CRI = re.compile(r"^\d{4}-\d\d-\d\dT\S{8,40} std(?:out|err) ([PF])(?: (.*))?(\n?)", re.MULTILINE)
@@ -65,14 +69,38 @@ _JOURNAL_BYTES = re.compile(r'"MESSAGE"\s{0,9}:\s{0,9}\[([\d,\s]{1,65536})\]')
 #: What docker compose puts before each line; nvidia-docker 1 writes its own name so.
 _COMPOSE = re.compile(r"^(?!nvidia-docker(?:-plugin)? \| \d)[\w.-]{1,64} +\| ?", re.MULTILINE)
 #: Control characters, frames that programs draw around messages, and all spaces but " ".
-_BLANK = r"\x00-\x09\x0b-\x1f\x7f-\xa0\u2000-\u200b\u2500-\u259f\u3000\ufeff\ufffd"
+_BLANK = r"\x00-\x09\x0b-\x1f\x7f-\xa0\u2000-\u200a\u2500-\u259f\u3000\ufffd"
 _SPACE = re.compile(rf"[ {_BLANK}]{{2,}}|[{_BLANK}]")
 _NEWLINES = re.compile(r" ?\n[ \n]*")
 #: The loader's message without its end, as in the title of a report.
 _LOADER = re.compile(
     r"(error while loading shared libraries: \S+\.so[\w.]*?)[.\"']?$", re.MULTILINE
 )
-_QUOTES = str.maketrans("\u2018\u2019\u201c\u201d\u00ab\u00bb", '\'\'""""')
+#: What word processors, chat programs and web pages make of plain characters.
+_TYPOGRAPHY = {
+    **dict.fromkeys("\u2018\u2019\u201a\u201b\u2032\u2039\u203a\u00b4\uff07", "'"),
+    **dict.fromkeys("\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb\u300c\u300d\uff02", '"'),
+    **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212\ufe63\uff0d", "-"),
+    **dict.fromkeys("\u2028\u2029\u202f\u205f", " "),
+    **dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufe0f\ufeff", ""),
+    "\u2026": "...",
+    "\u2192": "->",
+    "\u2264": "<=",
+    "\u2265": ">=",
+    "\u2260": "!=",
+    "\ufb00": "ff",
+    "\ufb01": "fi",
+    "\ufb02": "fl",
+    "\ufb03": "ffi",
+    "\ufb04": "ffl",
+    "\uff1a": ": ",
+    "\uff0c": ", ",
+}
+#: The same, and a dash that was the two hyphens of an option.
+_TYPOGRAPHIC = re.compile(
+    "(?<![^\\s\"'`(=\u2018\u201c\u201e])([\u2013\u2014])(?=[a-zA-Z])"
+    rf"|[{''.join(_TYPOGRAPHY)}]"
+)
 
 
 def decode(data: bytes) -> str:
@@ -93,7 +121,7 @@ def readings(text: str) -> Iterator[str]:
     A full line may have been cut at the width, between words, or after a hyphen.
     """
     yield text
-    if "\n" not in text.strip() or len(text) > _WRAPPED:
+    if "\n" not in text.strip() or len(text) > SHORT:
         return
     lines = [line.rstrip() for line in _QUOTING.sub("", text).strip().split("\n")]
     width = max(map(len, lines))
@@ -183,6 +211,10 @@ def _without_counters(text: str) -> str:
     return "\n".join([*parts, text[start:]])
 
 
+def _bytes(match: re.Match[str]) -> str:
+    return bytes.fromhex(match[0].replace("%", "")).decode("utf-8", "replace")
+
+
 def _journal_bytes(match: re.Match[str]) -> str:
     values = [int(digits) for digits in re.findall(r"\d{1,4}", match[1])]
     if max(values, default=256) > 255:
@@ -195,6 +227,8 @@ def plain(text: str) -> str:
 
     White space is one space, or one line end.
     """
+    if len(text) <= SHORT and ("%2" in text or "://" in text):
+        text = _PERCENT.sub(_bytes, _QUERY.sub(lambda match: match[0].replace("+", " "), text))
     if '"MESSAGE"' in text:
         text = _JOURNAL_BYTES.sub(_journal_bytes, text)
     if " stdout " in text or " stderr " in text:
@@ -206,13 +240,13 @@ def plain(text: str) -> str:
     if "\\" in text:
         text = _ESCAPED_UNICODE.sub(lambda match: chr(int(match[1], 16)), text)
         text = _ESCAPED_SPACE.sub(lambda match: " " if match[1] == "t" else "\n", text)
-        text = _ESCAPED_QUOTE.sub(r"\1", text)
+        text = _ESCAPED_MARK.sub(r"\1", text)
     if "&" in text:
         from html import unescape
 
         text = _ENTITY.sub(lambda match: unescape(match[0]), text)
     if not text.isascii():
-        text = text.translate(_QUOTES).replace("\uff1a", ": ").replace("\uff0c", ", ")
+        text = _TYPOGRAPHIC.sub(lambda match: "--" if match[1] else _TYPOGRAPHY[match[0]], text)
     text = _QUOTING.sub("", _COMPOSE.sub("", _COLOUR.sub("", text)))
     text = _NEWLINES.sub("\n", _SPACE.sub(" ", text)).strip()
     if "`" in text or "**" in text:
