@@ -100,7 +100,9 @@ def test_rows_are_well_formed() -> None:
             other if isinstance(other, str) else other["text"] for other in row.get("otherwise", ())
         ]
         assert not [other for other in others if other.startswith("=") and other != "=surroundings"]
-        on = {other["on"] for other in row.get("otherwise", ()) if not isinstance(other, str)}
+        told = [other for other in row.get("otherwise", ()) if not isinstance(other, str)]
+        on = {other["on"] for other in told if "on" in other}
+        assert all(other.keys() in ({"on", "text"}, {"says", "text"}) for other in told)
         assert on | {row.get("on", "slurm")} <= set(DATA["tables"]["contexts"])
         texts = (row["cause"], *others, *steps)
         groups = re.compile(row["pattern"]).groups if "pattern" in row else 0
@@ -558,6 +560,36 @@ def test_a_cause_of_the_surroundings_is_told_where_the_paste_names_them() -> Non
     assert "--gres" not in "".join(slurm.otherwise)
     (pod,) = analyse(f"kubectl logs train-0\n{line}").meanings
     assert "nvidia.com/gpu" in pod.otherwise[0]
+
+
+def test_a_cause_that_the_message_shows_is_told_where_it_says_so() -> None:
+    """A cause of which the message itself tells comes first where it does, and nowhere else."""
+    (missing,) = analyse(
+        "Error selecting MIG config: selected mig-config not present: all-2g"
+    ).meanings
+    (full,) = analyse(
+        "Unable to create a GPU instance on GPU 0 using profile 19: Insufficient Resources"
+    ).meanings
+    assert missing.id == full.id == "mig-manage"
+    assert "ConfigMap" in missing.otherwise[0]
+    assert "ConfigMap" not in "".join(full.otherwise)
+
+
+def test_few_causes_are_told_of_any_error() -> None:
+    """Of the causes that a message does not tell apart, a row names three at most."""
+    many = {
+        row["id"]: len(told)
+        for row in ROWS
+        if len(
+            told := [
+                other
+                for other in row.get("otherwise", ())
+                if isinstance(other, str) and other[0] != "="
+            ]
+        )
+        > 2
+    }
+    assert many == {}
 
 
 def test_what_says_less_of_the_same_error_is_left_out() -> None:

@@ -289,7 +289,7 @@ def _read_rows(text: _Text, reading: _Reading) -> None:
     contexts = cache(lambda: _contexts(text.small))
     for row, hit in sorted(_hits(text, contexts), key=lambda pair: pair[1].start):
         if row.id not in reading.meanings:
-            reading.meanings[row.id] = (row, _meaning(row, text.block, hit, contexts))
+            reading.meanings[row.id] = (row, _meaning(row, text, hit, contexts))
 
 
 def _read_layers(text: _Text, reading: _Reading) -> None:
@@ -434,23 +434,23 @@ def _places(phrase: str, small: str) -> Iterator[int]:
 
 
 def _meaning(
-    row: KnownError, block: str, hit: _Hit, contexts: Callable[[], frozenset[str]]
+    row: KnownError, text: _Text, hit: _Hit, contexts: Callable[[], frozenset[str]]
 ) -> Meaning:
-    def fill(text: str) -> str:
-        return filled(text, hit.groups)
+    def fill(said: str) -> str:
+        return filled(said, hit.groups)
 
     return Meaning(
         row.id,
         row.failure,
         next((failure.title for failure in FAILURES if failure.id == row.failure), ""),
         row.stage,
-        block[hit.start : hit.end].replace("\n", " ")[:_QUOTED],
+        text.block[hit.start : hit.end].replace("\n", " ")[:_QUOTED],
         row.fixed_by,
         fill(row.cause),
         tuple(
-            fill(text)
-            for context, text in sorted(row.otherwise, key=lambda other: not other[0])
-            if not context or context in contexts()
+            fill(other.text)
+            for other in row.otherwise
+            if other.told(text.small, contexts() if other.on else frozenset())
         ),
         tuple(map(fill, row.next)),
     )

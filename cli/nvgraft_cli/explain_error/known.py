@@ -32,6 +32,25 @@ _TOKEN = re.compile(
 _BETWEEN = re.compile(r"[ _]")
 
 
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Another cause of an error.
+
+    :ivar on: the context that the paste has to name, or "".
+    :ivar says: an expression for what the paste has to say, in small letters, or "".
+    """
+
+    on: str
+    says: str
+    text: str
+
+    def told(self, small: str, contexts: frozenset[str]) -> bool:
+        """Return whether it is a cause in a text in small letters that names some contexts."""
+        return (not self.on or self.on in contexts) and (
+            not self.says or re.search(self.says, small) is not None
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class KnownError:
     """A known error; its keys are described in :mod:`nvgraft_specs.errors`.
@@ -54,7 +73,7 @@ class KnownError:
     hints: bool
     on: str
     cause: str
-    otherwise: tuple[tuple[str, str], ...]
+    otherwise: tuple["Other", ...]
     next: tuple[str, ...]
 
     @cached_property
@@ -341,18 +360,24 @@ def _whole(pattern: str, pieces: dict[str, str]) -> str:
     return _PIECE.sub(lambda name: pieces[name[1]], pattern)
 
 
+def _always_told(other: str | dict[str, str]) -> bool:
+    return isinstance(other, str) and not other.startswith("=")
+
+
 def _otherwise(
     others: Iterable[str | dict[str, str]], surroundings: dict[str, str]
-) -> Iterator[tuple[str, str]]:
-    """Yield each other cause with its context, or ""."""
-    own = {other["on"] for other in others if isinstance(other, dict)}
-    for other in others:
+) -> Iterator[Other]:
+    """Yield the other causes, those first that are told where the paste says so."""
+    own = {other.get("on") for other in others if isinstance(other, dict)}
+    for other in sorted(others, key=_always_told):
         if isinstance(other, dict):
-            yield other["on"], _bare(other["text"])
+            yield Other(other.get("on", ""), other.get("says", ""), _bare(other["text"]))
         elif other == "=surroundings":
-            yield from ((on, _bare(text)) for on, text in surroundings.items() if on not in own)
+            yield from (
+                Other(on, "", _bare(text)) for on, text in surroundings.items() if on not in own
+            )
         else:
-            yield "", _bare(other)
+            yield Other("", "", _bare(other))
 
 
 def _bare(text: str) -> str:

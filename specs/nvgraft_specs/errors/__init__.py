@@ -29,7 +29,9 @@ Keys of an ``[[error]]``:
 - ``hides``: rows that say less of the same error, and are left out where this one is found.
 - ``cause``: the likeliest cause.
 - ``otherwise``: other causes, each with the observation that tells it apart. One with a key ``on``
-  is told, before the others, where the paste names that context (tables.toml). ``=surroundings``
+  is told, before the others, where the paste names that context (tables.toml), one with a key
+  ``says`` where its regular expression matches the paste in small letters. At most two others are
+  told always: a cause that the message itself shows has one of these keys. ``=surroundings``
   stands for the texts of that table, save for contexts that the row itself names.
 - ``next``: what to do next; ``=NAME`` is the step NAME of host.toml. Commands stand in backticks,
   which are not printed.
