@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loaders import LOADER, X86, Captured
+from loaders import LOADER, X86, Captured, library, loader
 from nvgraft_cli.simulate.stubs import Loading, executable, shared_object
 from patients import ALL, Setup, doctor, older_library, run_doctor, without_loader
 
@@ -80,6 +80,17 @@ def test_a_library_that_the_image_lacks_is_named(setup: Setup, capsys: Captured)
     assert finding["fix"] == "add the package that contains libm.so.6 to the image"
 
 
+def of_32_bits(setup: Setup) -> None:
+    """Make the image a 32-bit one."""
+    loader = "/lib/ld-linux.so.2"
+    setup.files["usr/bin/app"] = shared_object(32, "EM_386", "app", ["libc.so.6"], None, loader)
+    setup.files[loader.lstrip("/")] = (
+        shared_object(32, "EM_386", "ld-linux.so.2", [], None)
+        + b"\0/lib/i386-linux-gnu/\0/usr/lib/i386-linux-gnu/\0/etc/ld.so.cache\0"
+    )
+    setup.files["lib/i386-linux-gnu/libc.so.6"] = shared_object(32, "EM_386", "libc.so.6", [], None)
+
+
 @pytest.mark.parametrize(
     ("variable", "advice"),
     [
@@ -100,14 +111,8 @@ def test_a_32_bit_program_needs_compat32(
     """A 32-bit image is told to ask for compat32, not to search the 64-bit directory; where it has
     asked, the host lacks the libraries.
     """
-    loader = "/lib/ld-linux.so.2"
+    of_32_bits(setup)
     setup.env += variable
-    setup.files["usr/bin/app"] = shared_object(32, "EM_386", "app", ["libc.so.6"], None, loader)
-    setup.files[loader.lstrip("/")] = (
-        shared_object(32, "EM_386", "ld-linux.so.2", [], None)
-        + b"\0/lib/i386-linux-gnu/\0/usr/lib/i386-linux-gnu/\0/etc/ld.so.cache\0"
-    )
-    setup.files["lib/i386-linux-gnu/libc.so.6"] = shared_object(32, "EM_386", "libc.so.6", [], None)
     _, results = run_doctor(setup, capsys)
     fixes = {
         finding["fix"]
@@ -116,6 +121,176 @@ def test_a_32_bit_program_needs_compat32(
     }
     (fix,) = fixes
     assert fix.startswith(advice)
+
+
+LIBS = "usr/lib/x86_64-linux-gnu"
+_FOREIGN = shared_object(64, "EM_AARCH64", "libcuda.so.1", [], None)
+_OF_32_BITS = shared_object(32, "EM_386", "libcuda.so.1", [], None)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (_FOREIGN, "for another machine: EM_AARCH64, 64 bits"),
+        (_OF_32_BITS, "for another machine: EM_386, 32 bits"),
+        (None, "the container's user may not read it"),
+    ],
+    ids=["other-machine", "32-bit", "not-readable"],
+)
+def test_a_file_in_the_place_of_the_link_that_cannot_be_used_is_to_be_removed(
+    data: bytes | None, reason: str, setup: Setup, capsys: Captured
+) -> None:
+    """Such a file keeps the host's library from being found: another search path does not help."""
+    setup.files[f"{LIBS}/libcuda.so.1"] = data or shared_object(64, X86, "libcuda.so.1", [], None)
+    if data is None:
+        (setup.place / "b/rootfs" / LIBS).mkdir(parents=True)
+        file = setup.place / "b/rootfs" / LIBS / "libcuda.so.1"
+        file.write_bytes(setup.files.pop(f"{LIBS}/libcuda.so.1"))
+        file.chmod(0o200)
+        user = {"uid": 12345, "gid": 12345}
+        setup.config = {"process": {"user": user, "capabilities": {"effective": []}}}
+    _, results = run_doctor(setup, capsys)
+    (finding,) = results["library-shadowed"]["findings"]
+    assert f"passes over /{LIBS}/libcuda.so.1 of the image: {reason}" in finding["message"]
+    assert finding["cause"].startswith("it is in the place of the link to the host's libcuda.so.")
+    assert finding["fix"] == f"remove /{LIBS}/libcuda.so.1 from the image"
+    assert not results["library-path"]["findings"]
+
+
+def test_a_file_of_a_32_bit_image_at_which_the_loader_stops_is_named(
+    setup: Setup, capsys: Captured
+) -> None:
+    """An empty file stops the loader of a 32-bit program as well. nvidia-smi has no loader there,
+    and the 32-bit one cannot start it.
+    """
+    of_32_bits(setup)
+    setup.env += ["LD_LIBRARY_PATH=/opt/old", "NVIDIA_DRIVER_CAPABILITIES=compute,compat32,utility"]
+    setup.files["opt/old/libcuda.so.1"] = b""
+    _, results = run_doctor(setup, capsys)
+    findings = results["library-shadowed"]["findings"]
+    assert "/opt/old/libcuda.so.1: file too short" in {found["message"] for found in findings}
+    for finding in results["loader-missing"]["findings"]:
+        assert "start it as" not in finding["fix"]
+
+
+def test_an_image_library_that_lacks_another_is_not_taken_for_the_hosts(
+    setup: Setup, capsys: Captured
+) -> None:
+    """A libcuda.so.1 of the image whose own library is missing is to be removed."""
+    older_library(setup)
+    needs = shared_object(64, X86, "libcuda.so.1", ["libnone.so.2"], None)
+    setup.files["opt/old/libcuda.so.1"] = needs
+    _, results = run_doctor(setup, capsys)
+    (finding,) = results["library-shadowed"]["findings"]
+    assert finding["message"].endswith(
+        "/opt/old/libcuda.so.1 needs libnone.so.2, which the image lacks"
+    )
+    assert (
+        finding["cause"] == "the loader takes a file of the image for the host's (LD_LIBRARY_PATH)"
+    )
+    assert finding["fix"].startswith("remove /opt/old from LD_LIBRARY_PATH, or ")
+
+
+def test_a_volume_without_the_right_to_execute_stops_the_loader(
+    setup: Setup, capsys: Captured
+) -> None:
+    """The volume and its option noexec are named, not the image."""
+    own = setup.place / "own"
+    own.mkdir()
+    (own / "libcuda.so.1").write_bytes(shared_object(64, X86, "libcuda.so.1", [], None))
+    options = ["rbind", "ro", "noexec"]
+    mount = {"destination": "/opt/own", "type": "bind", "source": str(own), "options": options}
+    setup.config = {"mounts": [mount]}
+    setup.env.append("LD_LIBRARY_PATH=/opt/own")
+    _, results = run_doctor(setup, capsys)
+    (finding,) = results["library-shadowed"]["findings"]
+    assert finding["cause"] == "the volume /opt/own is mounted with the option noexec"
+    assert finding["fix"].startswith("mount it without noexec")
+
+
+def test_the_entry_of_the_search_path_is_named(setup: Setup, capsys: Captured) -> None:
+    """Behind a link the entry of LD_LIBRARY_PATH is to be removed, not the directory of the file."""
+    stub = "opt/cuda/lib64/stubs/libcuda.so"
+    setup.files[stub] = shared_object(64, X86, "libcuda.so.1", [], None)
+    setup.links = {"opt/cuda/lib64/libcuda.so.1": "stubs/libcuda.so"}
+    setup.env.append("LD_LIBRARY_PATH=/opt/cuda/lib64")
+    (finding,) = doctor(setup, capsys)[0]["library-shadowed"]
+    assert (
+        finding["fix"] == f"remove /opt/cuda/lib64 from LD_LIBRARY_PATH, or /{stub} from the image"
+    )
+
+
+def test_an_empty_entry_of_the_search_path_is_named(setup: Setup, capsys: Captured) -> None:
+    """An empty entry of LD_LIBRARY_PATH is the working directory."""
+    setup.files["srv/libcuda.so.1"] = shared_object(64, X86, "libcuda.so.1", [], None)
+    setup.env.append("LD_LIBRARY_PATH=/opt/cuda/lib64:")
+    setup.config = {"process": {"cwd": "/srv"}}
+    (finding,) = doctor(setup, capsys)[0]["library-shadowed"]
+    assert finding["fix"].startswith("remove the empty entry from LD_LIBRARY_PATH, or /srv/libcuda")
+
+
+def test_a_stub_of_nvml_has_words_of_its_own(setup: Setup, capsys: Captured) -> None:
+    """NVML's stub fails otherwise than CUDA's. It is found also where the container gets none of
+    the host, for which it needs another capability.
+    """
+    stub = "opt/cuda/lib64/stubs/libnvidia-ml.so.1"
+    setup.files[stub] = shared_object(64, X86, "libnvidia-ml.so.1", [], None)
+    setup.env.append("LD_LIBRARY_PATH=/opt/cuda/lib64/stubs")
+    (finding,) = doctor(setup, capsys)[0]["library-shadowed"]
+    assert finding["level"] == "error"
+    assert finding["cause"] == "it is a stub for linking, not a driver: NVML does not start"
+    assert finding["phrase"].startswith("You should always run with libnvidia-ml.so")
+    setup.env.append("NVIDIA_DRIVER_CAPABILITIES=compute")
+    findings = doctor(setup, capsys)[0]
+    (finding,) = findings["library-shadowed"]
+    assert finding["level"] == "warning"
+    assert f"/{stub}" in finding["message"]
+    assert "libnvidia-ml.so.1" in findings["capability-not-requested"][0]["message"]
+
+
+def test_libraries_without_their_capability_are_named(setup: Setup, capsys: Captured) -> None:
+    """Where the image needs a capability, the libraries that are not mounted are named."""
+    setup.files["usr/bin/ffmpeg"] = b"x"
+    (finding,) = doctor(setup, capsys)[0]["capability-not-requested"]
+    assert finding["cause"].endswith("not mounted: libnvidia-encode.so.1, libnvcuvid.so.1")
+
+
+def test_a_program_linked_statically_with_musl_loads_nothing(
+    setup: Setup, capsys: Captured
+) -> None:
+    """Its dlopen() always fails, and says so in words that are in the program."""
+    setup.files["usr/bin/app"] = executable(X86, "x") + b"\0Dynamic loading not supported\0"
+    found = doctor(setup, capsys)[0]["library-shadowed"]
+    assert found[0]["message"] == (
+        "libcuda.so.1: /usr/bin/app is linked statically with musl: Dynamic loading not supported"
+    )
+
+
+def test_the_c_library_of_a_loader_of_its_own_is_searched_too(
+    setup: Setup, capsys: Captured
+) -> None:
+    """A program finds its C library by its RUNPATH, which does not count for what it opens: the
+    driver's libraries need that directory in LD_LIBRARY_PATH too.
+    """
+    store = "nix/store/x-glibc/lib"
+    own = f"/{store}/ld-linux-x86-64.so.2"
+    loading = Loading(runpath=f"/{store}")
+    setup.files = {
+        "tmp/.keep": b"",
+        "usr/bin/app": executable(X86, "x", ["libc.so.6"], None, own, loading),
+        own.lstrip("/"): loader(b"/none/lib/\0/none/usr/lib/\0", "/none/ld.so.cache"),
+        **{f"{store}/{name}": library(name) for name in ("libc.so.6", "libm.so.6")},
+    }
+    (path,) = (name for name in setup.host["files"] if name.endswith("/lib/libcuda.so.535.1"))
+    setup.host["files"][path]["elf"]["needed"] = ["libm.so.6"]
+    (finding,) = doctor(setup, capsys)[0]["library-path"]
+    assert finding["fix"].startswith("set LD_LIBRARY_PATH=/usr/lib64:/nix/store/x-glibc/lib in ")
+    setup.env.append("LD_LIBRARY_PATH=/usr/lib64")
+    finding = doctor(setup, capsys)[0]["library-shadowed"][0]
+    assert finding["message"].endswith(
+        "/libcuda.so.1 needs libm.so.6, which the loader does not find"
+    )
+    assert finding["fix"].startswith("set LD_LIBRARY_PATH=/usr/lib64:/nix/store/x-glibc/lib in ")
 
 
 def test_a_greater_version_beside_the_hosts_is_to_be_removed(

@@ -215,6 +215,23 @@ def test_a_scripts_interpreter_opens_the_library(tmp_path: Path, capsys: Capture
     assert proof["program"] == "/usr/bin/real"
 
 
+def test_a_program_linked_statically_with_musl_loads_nothing(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """Its dlopen() always fails; of another static program, a dynamic one is assumed."""
+    files = image()
+    files["usr/bin/app"] = executable(X86, "x")
+    assert run_prove(capsys, "--bundle", bundle(tmp_path / "a", files))[0] == 0
+    files["usr/bin/app"] += b"\0Dynamic loading not supported\0"
+    path = bundle(tmp_path / "b", files)
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert (code, proof["verdict"], proof["program"]) == (1, "no", "/usr/bin/app")
+    assert proof["failures"][0]["words"] == "Dynamic loading not supported"
+    named = ["prove", "--program", "/usr/bin/app", "--python", "x", "--bundle", path]
+    assert main([*named, "--host", "eks-t4"]) == 2
+    assert "/usr/bin/app: Dynamic loading not supported | link it" in capsys.readouterr().err
+
+
 #: An object that imports dlopen(): the name is among its strings, as that of a version is.
 OPENING = {"libc.so.6": ["dlopen"]}
 

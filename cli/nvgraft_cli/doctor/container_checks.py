@@ -21,6 +21,7 @@ from nvgraft_cli.case.cdi_requests import trouble, unheard
 from nvgraft_cli.case.rewritten import is_cdi_hook
 from nvgraft_cli.doctor.host_checks import gpu_hooks
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
+from nvgraft_cli.prove.opened import opened_libraries
 from nvgraft_specs import brands, catalogue, names
 
 _PREFIXES = tuple(row.name for row in catalogue.LIBRARIES)
@@ -159,7 +160,8 @@ def capability_not_requested(patient: Patient) -> Iterator[Diagnosis]:
             )
     if "utility" not in requested:
         yield Diagnosis(
-            f"nvidia-smi and NVML are provided by capability 'utility'; {request}",
+            "nvidia-smi and NVML (libnvidia-ml.so.1) are provided by capability 'utility'; "
+            + request,
             "programs that find GPUs through NVML (monitoring, PyTorch with "
             "PYTORCH_NVML_BASED_CUDA_CHECK) find none",
             fix("utility"),
@@ -178,9 +180,11 @@ def capability_not_requested(patient: Patient) -> Iterator[Diagnosis]:
             continue
         path = patient.in_image(*paths)
         if path:
+            mounted = set(opened_libraries(requested))
+            absent = [name for name in opened_libraries({capability}) if name not in mounted]
             yield Diagnosis(
                 f"the image has {path}, which needs capability '{capability}'; {request}",
-                f"the driver's files for {capability} are not mounted",
+                f"the driver's files for {capability} are not mounted: {', '.join(absent)}",
                 fix(capability),
                 "warning",
             )

@@ -96,6 +96,9 @@ def loader_missing(patient: Patient) -> Iterator[Diagnosis]:
     )
     own = patient.proof("libc.so.6").loader
     if own != proof.loader and patient.in_image(own) and "musl" not in own:
+        if own in _LOADERS_32 or own == patient.program:
+            yield _no_own_loader(message, own)
+            return
         yield Diagnosis(
             f"{message}; the container's own program has the loader {own}",
             "nvidia-smi names the usual loader, and the image brings its own (Nix, Guix)",
@@ -104,6 +107,18 @@ def loader_missing(patient: Patient) -> Iterator[Diagnosis]:
         )
         return
     yield _needs_glibc(message + (f"; {libraries} either" if broken else ""), proof)
+
+
+def _no_own_loader(message: str, own: str) -> Diagnosis:
+    """Report an image whose own program runs, and that cannot start nvidia-smi at all."""
+    kind = "a 32-bit program" if own in _LOADERS_32 else "statically linked"
+    return Diagnosis(
+        f"{message}; the container's own program is {kind} and starts",
+        "nvidia-smi is a dynamic 64-bit program, and the image has no C library for it",
+        "use an image with the host's glibc (debian, ubuntu, ubi, distroless/cc), or do not call "
+        "nvidia-smi in this container",
+        "warning",
+    )
 
 
 def _of_no_loader(proof: Proof) -> bool:
@@ -128,18 +143,21 @@ def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
     Reported in NVIDIA/nvidia-docker#1256, #1488, #1307 (a driver in the image); NVIDIA/warp#219,
     fboulnois/stable-diffusion-docker#23 (CUDA's stub).
     """
-    names = list(_opened(patient))
-    if "libcuda.so.1" in names:
-        names.insert(1, "libcuda.so")
+    opened = list(_opened(patient))
+    # Of what the container does not get, the image may have files that a program then loads.
+    absent = [name for name in opened_libraries(names.CAPABILITIES) if name not in opened]
+    if "libcuda.so.1" in opened:
+        opened.insert(1, "libcuda.so")
     reported = set()
-    for name in names:
+    for name in [*opened, *absent]:
         proof = patient.proof(name)
         if proof.verdict == "no":
-            if name != "libcuda.so":  # most programs open libcuda.so.1 only
+            # Most programs open libcuda.so.1 only.
+            if name != "libcuda.so" and name not in absent:
                 yield from _unloadable(name, proof, patient)
             continue
         final = proof.final
-        if name != "libcuda.so":
+        if name != "libcuda.so" and name not in absent:
             yield from _perhaps_shadowed(name, proof)
         # Forward compatibility is the subject of compat-libraries.
         if not final.foreign or final.is_compat or final.path in reported:
@@ -151,7 +169,7 @@ def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
             f"({final.how})" + (f"; not known is {scripted}" if scripted else ""),
             final.consequence,
             _way_out(final),
-            "warning" if name == "libcuda.so" or scripted else "error",
+            "warning" if name == "libcuda.so" or name in absent or scripted else "error",
             phrase=_words_of(name, final),
         )
 
@@ -177,8 +195,10 @@ def _perhaps_shadowed(name: str, proof: Proof) -> Iterator[Diagnosis]:
 
 def _words_of(name: str, final: FinalFile) -> str:
     """Return what users see of a file that is loaded in place of the host's; "" for the usual."""
-    if final.is_stub:
+    if final.is_stub and name.startswith("libcuda."):
         return "CUDA driver is a stub library"
+    if final.is_stub and name.startswith("libnvidia-ml"):
+        return "You should always run with libnvidia-ml.so that is installed with your"
     if name.startswith("libnvidia-ml"):
         return "Failed to initialize NVML: Driver/library version mismatch"
     return ""
@@ -191,26 +211,78 @@ def _unloadable(name: str, proof: Proof, patient: Patient) -> Iterator[Diagnosis
         return  # loader-missing reports it
     if failure.name != name:
         if failure.fault is LoadFault.NOT_FOUND:
-            yield _lacks_needed(name, failure, patient)
+            yield _lacks_needed(name, failure, proof, patient)
         return  # glibc-too-old reports versions
+    if failure.fault is LoadFault.NO_DLOPEN:
+        yield Diagnosis(
+            f"{name}: {failure.needed_by} is linked statically with musl: {failure.words}",
+            "the dlopen() of such a program always fails",
+            f"link {failure.needed_by} dynamically with glibc, and use an image with glibc",
+        )
+        return
+    unusable = _in_place_of_link(name, failure, patient)
+    if unusable is not None:
+        yield unusable
+        return
     if failure.fault is LoadFault.NOT_FOUND:
         return  # library-path reports it
-    if proof.loader in _LOADERS_32:
-        if failure.fault is LoadFault.WRONG_CLASS:
-            yield _lacks_compat32(failure.words, patient)
+    if proof.loader in _LOADERS_32 and failure.fault is LoadFault.WRONG_CLASS:
+        yield _lacks_compat32(failure.words, patient)
+        return
+    covering = patient.planned.volumes.over(failure.file)
+    origin = "the image" if covering is None else f"the volume {covering.path}"
+    if failure.fault is LoadFault.NOT_MAPPED:
+        yield Diagnosis(
+            failure.words,
+            f"{origin} is mounted with the option noexec",
+            f"mount it without noexec, or remove {failure.file} from it: the host's is loaded then",
+            phrase=failure.words,
+        )
         return
     yield Diagnosis(
         failure.words,
-        "the loader stops at a file of the image that is not a library",
-        f"remove {failure.file} from the image",
+        f"the loader stops at a file of {origin} that is not a library",
+        f"remove {failure.file} from {origin}",
         phrase=failure.words,
     )
 
 
-def _lacks_needed(name: str, failure: Failure, patient: Patient) -> Diagnosis:
+def _in_place_of_link(name: str, failure: Failure, patient: Patient) -> Diagnosis | None:
+    """Report a file in the place of the link to the host's library that the loader passes over."""
+    tree = patient.planned
+    mounted = {
+        library.directory: library.name
+        for library in patient.mounted_libraries
+        if library.soname == name
+    }
+    for tried in failure.tried:
+        file = tree.resolve(tried.path) if tried.there and tried.path.startswith("/") else ""
+        directory = tree.resolve(posixpath.dirname(tried.path)) if file else ""
+        if directory in mounted and not tree.from_host(file):
+            leads = "" if file == tried.path else f", which leads to {file},"
+            return Diagnosis(
+                f"{name} does not load: the loader passes over {tried.path}{leads} of the image: "
+                f"{tried.reason}",
+                f"it is in the place of the link to the host's {mounted[directory]}",
+                f"remove {file} from the image",
+                phrase=failure.words,
+            )
+    return None
+
+
+def _lacks_needed(name: str, failure: Failure, proof: Proof, patient: Patient) -> Diagnosis:
     lacks = f"{failure.needed_by} needs {failure.name}, which the image lacks"
     cause = "a library of the driver needs a library that the image has to bring"
     fix = f"add the package that contains {failure.name} to the image"
+    final = proof.final
+    if final.foreign and failure.needed_by == final.found:
+        cause = f"the loader takes a file of {final.origin} for the host's ({final.how})"
+        fix = _way_out(final)
+    beside = posixpath.dirname(_resolved(patient, proof.loader))
+    if not final.foreign and patient.in_image(posixpath.join(beside, failure.name)):
+        lacks = f"{failure.needed_by} needs {failure.name}, which the loader does not find"
+        cause = f"the image has it in {beside}, where the loader looks for the program's own only"
+        fix = _set_library_path(patient, beside)
     if failure.needed_by == patient.program:
         cause = "the container's program ends at its start: its loader does not find that library"
     capabilities = opened_for(failure.name)
@@ -246,10 +318,8 @@ def _way_out(final: FinalFile) -> str:
     directory = path.rpartition("/")[0]
     if not final.precedence.words:
         if rule == "LD_LIBRARY_PATH":
-            return (
-                f"remove the directory of {path} from LD_LIBRARY_PATH, or the file from "
-                f"{final.origin}"
-            )
+            entry = posixpath.dirname(final.found) or "the empty entry"
+            return f"remove {entry} from LD_LIBRARY_PATH, or {path} from {final.origin}"
         if rule == "LD_PRELOAD" or rule.startswith("/etc/"):
             return f"remove {path} from {rule}"
         if rule.startswith(("RPATH", "RUNPATH")):
@@ -273,23 +343,44 @@ def library_path(patient: Patient) -> Iterator[Diagnosis]:
         if failure.name == name
         and failure.fault is LoadFault.NOT_FOUND
         and not _of_no_loader(proof)
+        and _in_place_of_link(name, failure, patient) is None
     }
     if not missing:
         _check_no_other_failure(_prove_cuda(patient))
         return
     seen = f"{', '.join(missing)}: cannot open shared object file"
-    if next(iter(proofs.values())).loader in _LOADERS_32:
+    loader = next(iter(proofs.values())).loader
+    if loader in _LOADERS_32:
         yield _lacks_compat32(seen, patient)
         return
     libs_dir = patient.injected.target.libs_dir
     tried = next(iter(missing.values())).tried
     searched = ", ".join(dict.fromkeys(one.path.rpartition("/")[0] for one in tried))
+    # A library that the program opens is not looked for by the RUNPATH of the program.
+    lasting = {posixpath.dirname(one.path) for one in tried if not one.how.startswith("RUNPATH")}
+    beside = posixpath.dirname(_resolved(patient, loader))
+    own = [beside] if beside not in lasting and patient.in_image(f"{beside}/libc.so.6") else []
     yield Diagnosis(
         f"{seen}: {'it is' if len(missing) == 1 else 'they are'} mounted in {libs_dir}, and the "
         f"loader searches {searched}",
         "the image's loader was built for other directories, and does not read /etc/ld.so.cache",
-        f"set LD_LIBRARY_PATH={libs_dir} in the container's environment",
+        _set_library_path(patient, libs_dir, *own),
     )
+
+
+def _set_library_path(patient: Patient, *directories: str) -> str:
+    """Return how to have these directories searched, beside those of the container."""
+    present = patient.environment.get("LD_LIBRARY_PATH", "")
+    value = ":".join([*filter(None, [present]), *directories])
+    return f"set LD_LIBRARY_PATH={value} in the container's environment"
+
+
+def _resolved(patient: Patient, path: str) -> str:
+    """Return a path with its symbolic links followed; as it is if nothing is there."""
+    try:
+        return patient.planned.resolve(path)
+    except (PathError, OSError):
+        return path
 
 
 def soname_links_missing(patient: Patient) -> Iterator[Diagnosis]:

@@ -16,6 +16,7 @@ from nvgraft_cli.prove.loader.access import access_of
 from nvgraft_cli.prove.loader.final_file import NO_FILE, FinalFile, LoadedFrom, final_file
 from nvgraft_cli.prove.loader.loading import NOT_FOUND, Failure, Load, Object, RunningProgram
 from nvgraft_cli.prove.loader.search import (
+    NO_DLOPEN_WORDS,
     Loader,
     LoadFault,
     Requester,
@@ -24,6 +25,7 @@ from nvgraft_cli.prove.loader.search import (
     default_loader,
     read_loader,
     read_static_loader,
+    refuses_dlopen,
 )
 from nvgraft_cli.prove.start.architecture import exec_format_error, foreign_architecture
 from nvgraft_cli.prove.start.program import (
@@ -44,6 +46,20 @@ class _Foreign(Exception):
     def __init__(self, program: str, words: str) -> None:
         super().__init__(words)
         self.program = program
+
+    def failure(self, what: str) -> Failure:
+        """Return why ``what`` does not load."""
+        return Failure("" if self.program == what else self.program, self.program, str(self))
+
+
+class _RefusesDlopen(_Foreign):
+    """The program runs, and its dlopen() always fails: it is linked statically with musl."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__(program, NO_DLOPEN_WORDS)
+
+    def failure(self, what: str) -> Failure:
+        return Failure(self.program, what, str(self), LoadFault.NO_DLOPEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +346,10 @@ def open_program(
     try:
         requester, started = _opening_program(program, tree, container, notes)
         tree = started.tree or tree
+    except _RefusesDlopen as error:
+        raise InputError(
+            f"{program}: {error} | link it dynamically, or pass --program another one"
+        ) from error
     except _Foreign as error:
         raise InputError(f"{error} | use an image for {tree.machine}") from error
     if requester is None or requester.facts.interp is None:
@@ -555,9 +575,8 @@ def _check_machine(program: str, facts: Dynamic, tree: PlannedTree) -> None:
 
 def _not_started(what: str, error: _Foreign, notes: list[str]) -> Proof:
     """Return the answer for a program that the host does not run, and all that it would open."""
-    opened_by = "" if error.program == what else error.program
-    failure = Failure(opened_by, error.program, str(error))
-    return Proof(what, "no", opened_by, "none", Load(None, [failure]), tuple(notes))
+    failure = error.failure(what)
+    return Proof(what, "no", failure.needed_by, "none", Load(None, [failure]), tuple(notes))
 
 
 def _opening_program(
@@ -599,6 +618,11 @@ def _opening_program(
         return None, started
     _check_machine(started.path, facts, tree)
     if facts.interp is None and read_static_loader(tree, resolved) is None:
+        if refuses_dlopen(tree, resolved):
+            notes.append(
+                f"{started.path} is linked statically with musl, whose dlopen() then fails"
+            )
+            raise _RefusesDlopen(started.path)
         notes.append(
             f"{started.path} is statically linked and cannot load libraries: a dynamic program "
             "without RPATH is assumed"

@@ -17,10 +17,9 @@ from nvgraft_cli.prove.loader.precedence import NO_REASON, Precedence, precedenc
 from nvgraft_specs import catalogue
 
 _VERSION = re.compile(r"\.so\.(\d{3,4}\.\d+(?:\.\d+)?)$")
-_STUB = (
-    "it is a stub for linking, not a driver: CUDA calls fail with error 34 "
-    "(CUDA_ERROR_STUB_LIBRARY)"
-)
+_STUB = "it is a stub for linking, not a driver"
+_CUDA_STUB = f"{_STUB}: CUDA calls fail with error 34 (CUDA_ERROR_STUB_LIBRARY)"
+_NVML_STUB = f"{_STUB}: NVML does not start"
 _DRIVER_LIBRARIES = tuple(row.name for row in catalogue.LIBRARIES)
 
 
@@ -37,6 +36,7 @@ class FinalFile:
     """The file that is loaded in the end.
 
     :ivar path: symbolic links followed; "" if nothing is loaded.
+    :ivar found: the path by which the loader found it, in place of the host's.
     :ivar rule: the rule of the loader by which it was found.
     :ivar foreign: it is loaded in place of a library of the host's driver.
     :ivar precedence: why it comes before the host's, if it is foreign.
@@ -51,6 +51,7 @@ class FinalFile:
     precedence: Precedence = NO_REASON
     consequence: str = ""
     volume: str = ""
+    found: str = ""
 
     @property
     def origin(self) -> str:
@@ -65,7 +66,7 @@ class FinalFile:
     @property
     def is_stub(self) -> bool:
         """Whether it is a stub of CUDA's development files, which has no functions."""
-        return self.consequence == _STUB
+        return self.consequence.startswith(_STUB)
 
     @property
     def is_compat(self) -> bool:
@@ -106,6 +107,7 @@ def final_file(what: str, load: Load, plan: Plan, tree: PlannedTree) -> FinalFil
         precedence=precedence(what, root, plan, tree),
         consequence=_consequence(root, version or ""),
         volume=volume,
+        found=root.path,
     )
 
 
@@ -113,7 +115,9 @@ def _consequence(loaded: Object, driver_version: str) -> str:
     name = posixpath.basename(loaded.name or loaded.path)
     places = (loaded.path, loaded.file)
     if any("/stubs/" in place for place in places):
-        return _STUB
+        if "nvidia-ml" in name:
+            return _NVML_STUB
+        return _CUDA_STUB if name.startswith("libcuda.so") else _STUB
     if any("/compat/" in place for place in places):
         return (
             "it is CUDA's forward compatibility library: it works on data center GPUs, and fails "

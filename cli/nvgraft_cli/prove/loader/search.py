@@ -29,6 +29,8 @@ _LOADER_LIMIT = 4 << 20
 _MOST_BUILT_IN = 64
 #: Bytes of a statically linked program, whose own loader is a part of it.
 _STATIC_LIMIT = 32 << 20
+#: What musl's dlopen() says in such a program: it can load nothing.
+NO_DLOPEN_WORDS = "Dynamic loading not supported"
 #: Bytes of musl's list of directories, and of glibc's list of libraries to preload.
 _TEXT_LIMIT = 64 << 10
 #: glibc's list of libraries to preload.
@@ -135,11 +137,13 @@ class Tried(NamedTuple):
     """A path that the loader tried and did not take.
 
     :ivar how: the rule by which it came to it.
+    :ivar there: whether a file is there, which it passed over.
     """
 
     path: str
     reason: str
     how: str = ""
+    there: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +198,19 @@ def read_static_loader(tree: PlannedTree, path: str) -> Loader | None:
     return Loader(path, False, directories, cache, hwcaps) if directories and cache else None
 
 
+def refuses_dlopen(tree: PlannedTree, path: str) -> bool:
+    """Tell whether a statically linked program has the dlopen() of musl that always fails.
+
+    Source: musl's src/ldso/dlopen.c, stub_dlopen().
+
+    :param path: the resolved path of the program.
+    """
+    try:
+        return NO_DLOPEN_WORDS.encode() in tree.read(path, _STATIC_LIMIT)
+    except OSError:
+        return False
+
+
 def built_in(data: bytes) -> tuple[tuple[str, ...], str | None, tuple[str, ...]]:
     """Return the directories, the path of the cache, and the hwcaps built into glibc's loader.
 
@@ -245,6 +262,8 @@ class LoadFault(Enum):
     WRONG_CLASS = auto()  #: only files of the other ELF class were found
     DIRECTORY = auto()
     VERSION = auto()  #: another library lacks a version that it needs
+    NOT_MAPPED = auto()  #: its file is on a volume with noexec
+    NO_DLOPEN = auto()  #: the program is linked with a dlopen() that always fails
     OTHER = auto()
 
 
@@ -407,7 +426,7 @@ class Searcher:
         if node is not None and node.type == "dir":
             raise Rejected(path, "cannot read file data: Is a directory", LoadFault.DIRECTORY)
         if not self._access.may_read(resolved):
-            self.tried.append(Tried(path, "the container's user may not read it", how))
+            self.tried.append(Tried(path, "the container's user may not read it", how, there=True))
             return None, 0
         if node is not None and node.type in {"char", "block", "fifo"}:
             raise Rejected(path, "file too short")  # /dev/null and the like
@@ -423,12 +442,13 @@ class Searcher:
             reason = f"for another machine: {facts.machine}, {facts.bits} bits"
             if self.loader.musl:
                 raise Rejected(path, reason)  # musl stops at the first file
-            self.tried.append(Tried(path, reason, how))
+            self.tried.append(Tried(path, reason, how, there=True))
             return None, facts.bits if facts.bits != self._bits else 0
         if not self.loader.musl and facts.refused_as_library:
             raise Rejected(path, facts.refused_as_library)
         if not self._access.maps(resolved):
-            raise Rejected(path, "failed to map segment from shared object (noexec)")
+            words = "failed to map segment from shared object (noexec)"
+            raise Rejected(path, words, LoadFault.NOT_MAPPED)
         return Located(path, resolved, how, tuple(self.tried)), 0
 
     def _hidden(self, path: str, resolved: str | None) -> bool:
