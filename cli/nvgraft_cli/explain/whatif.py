@@ -7,7 +7,7 @@ combinations would take too long is left out; equal results are stored once.
 import math
 import statistics
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -199,7 +199,7 @@ class _Computation:
         self._seconds: list[float] = []  # of each combination
         self._without_effect: list[str] = []  # capabilities
         self._actions: dict[Action, int] = {}
-        self._seen: set[int] = set()
+        self._every: list[Action] = []  # by their numbers
         self._mount: dict[int, int] = {}
         self._path: dict[int, int] = {}
         self._unseen: set[int] = set()  # actions that no loader's search sees
@@ -211,11 +211,11 @@ class _Computation:
         self._found: dict[Combination, int] = {}
         #: Files and capabilities -> the first plan with them.
         self._examined: dict[Hashable, _PlannedCombination] = {}
-        #: Mode -> the devices of its first plan that gives a container the driver.
-        self._usual: dict[str, str | None] = {}
-        #: Mode and capabilities -> the plan with the usual devices of the mode.
-        self._with_usual: dict[tuple[str, frozenset[str]], _PlannedCombination] = {}
-        #: Mode, application profile and devices -> plans with the usual devices and with these.
+        #: Mode and devices of the first plan that gives a container the driver.
+        self._usual: tuple[str, str | None] | None = None
+        #: Capabilities -> the plan with the usual mode and devices.
+        self._with_usual: dict[frozenset[str], _PlannedCombination] = {}
+        #: Application profile, mode and devices -> plans with the usual ones and with these.
         self._exchanged: dict[
             tuple[str, str, str | None], tuple[_PlannedCombination, _PlannedCombination]
         ] = {}
@@ -244,15 +244,15 @@ class _Computation:
         results = [made.results[number] for number in used]
         place = {number: new for new, number in enumerate(used)}
         made.combinations = {one: place[number] for one, number in made.combinations.items()}
-        mounts = sorted({number for result in results for number in result.mounts})
-        proofs = sorted({number for result in results for number in result.proofs})
+        mounts = _numbered(number for result in results for number in result.mounts)
+        proofs = _numbered(number for result in results for number in result.proofs)
         made.mounts = [made.mounts[number] for number in mounts]
         made.proofs = [made.proofs[number] for number in proofs]
         made.results = [
             replace(
                 result,
-                mounts=frozenset(map(mounts.index, result.mounts)),
-                proofs=tuple(map(proofs.index, result.proofs)),
+                mounts=frozenset(map(mounts.__getitem__, result.mounts)),
+                proofs=tuple(map(proofs.__getitem__, result.proofs)),
             )
             for result in results
         ]
@@ -333,10 +333,11 @@ class _Computation:
 
     def _makes_a_difference(self, name: str, mode: str) -> bool:
         """Tell whether a capability changes what a container gets that asks for all devices."""
+        devices = None if self._whatif.asked.devices == names.ALL else names.ALL
         one = frozenset({"compute" if name == "utility" else "utility"})
         for others in (one, frozenset(names.CAPABILITIES) - {name}):
             results = [
-                self._result(Combination(mode, names.ALL, chosen))
+                self._result(Combination(mode, devices, chosen))
                 for chosen in (others, others | {name})
             ]
             if results[0] != results[1]:
@@ -425,23 +426,26 @@ class _Computation:
     def _remember(self, planned: "_PlannedCombination", profile: str) -> None:
         """Keep a plan that gives a container the driver, for combinations that follow from it."""
         mode, devices, capabilities = planned.one
-        if devices == self._usual.setdefault(mode, devices):
-            self._with_usual[mode, capabilities] = planned
-        elif usual := self._with_usual.get((mode, capabilities)):
-            self._exchanged.setdefault((mode, profile, devices), (usual, planned))
+        self._usual = self._usual or (mode, devices)
+        if self._usual == (mode, devices):
+            self._with_usual[capabilities] = planned
+        elif usual := self._with_usual.get(capabilities):
+            self._exchanged.setdefault((profile, mode, devices), (usual, planned))
 
     def _composed(self, one: Combination) -> "_PlannedCombination | None":
         """Return the plan of a combination that follows from other plans, or None.
 
-        Other devices change the same whatever the capabilities are, apart from the application
-        profile.
+        Another mode and other devices change the same whatever the capabilities are, apart from
+        the application profile: nvgraft-runtime adds files where the hook adds a profile.
         """
-        files = self._with_usual.get((one.mode, one.capabilities))
+        files = self._with_usual.get(one.capabilities)
         if files is None or not isinstance(files.plan, Injection):
             return None
         profile = profile_of(files.plan.request.capabilities)
-        usual, other = self._exchanged.get((one.mode, profile, one.devices), (files, files))
+        usual, other = self._exchanged.get((profile, one.mode, one.devices), (files, files))
         if other is files or not isinstance(other.plan, Injection):
+            return None
+        if usual.plan.links != other.plan.links:
             return None
         numbers = files.numbers - (usual.numbers - other.numbers) | (other.numbers - usual.numbers)
         plan = copy(files.plan)
@@ -451,15 +455,14 @@ class _Computation:
         plan.request.devices_from = other.plan.request.devices_from
 
         def patient() -> Patient:
-            every = list(self._actions)
-            plan.actions = tuple(every[number] for number in sorted(numbers))
+            plan.actions = tuple(map(self._every.__getitem__, sorted(numbers)))
             # Its config.json is that of the other capabilities: checks of devices do not read them.
             case = other.patient.case.with_plan(plan)
             made = Patient(case.host, case.given, [], case=case, pod=self._pod)
             made.openable_devices = other.patient.openable_devices
             return made
 
-        return _PlannedCombination(one, plan, numbers, self._unseen, files.edited, patient)
+        return _PlannedCombination(one, plan, numbers, self._unseen, files.edited, patient, other)
 
     def _judge(self, planned: "_PlannedCombination") -> int:
         """Return the number of the result of a planned combination."""
@@ -482,7 +485,14 @@ class _Computation:
             if first is planned:
                 return container_verdict(planned.patient, planned.results)
             patient = first.patient.with_devices(planned.patient)
-            return container_verdict(patient, examine(patient, first.results_of_files))
+            devices = planned.devices
+            if devices.results_of_devices is None:
+                results = examine(patient, first.results_of_files)
+                devices.results_of_devices = [
+                    result for result in results if result.failure.id in DEVICE_CHECKS
+                ]
+            known = (*first.results_of_files, *devices.results_of_devices)
+            return container_verdict(patient, examine(patient, known))
         except OutOfBounds as refusal:
             if self._seconds:
                 raise
@@ -505,8 +515,8 @@ class _Computation:
     def _number(self, action: Action) -> int:
         """Return the number of an action, the same for equal ones."""
         number = self._actions.setdefault(action, len(self._actions))
-        if number == len(self._actions) - 1 and number not in self._seen:
-            self._seen.add(number)
+        if number == len(self._every):
+            self._every.append(action)
             if isinstance(action, Bind | Tmpfs):
                 self._mount[number] = len(self._whatif.mounts)
                 self._whatif.mounts.append(action)
@@ -534,12 +544,19 @@ class _Computation:
         return self._whatif.proofs.index(proof)
 
 
+def _numbered(used: Iterable[int]) -> dict[int, int]:
+    """Return the new number of each number that is used, in their order."""
+    return {number: new for new, number in enumerate(sorted(set(used)))}
+
+
 class _PlannedCombination:
     """A combination with its plan.
 
     :ivar numbers: of its actions.
     :ivar edited: what is asked for, if CDI edits answer it.
     :ivar files: what makes a difference to loaders: not device nodes.
+    :ivar devices: the combination that has the same devices: of another one if it is composed.
+    :ivar results_of_devices: what the checks of devices have found, once they were made.
     """
 
     def __init__(
@@ -550,8 +567,11 @@ class _PlannedCombination:
         unseen: set[int],
         edited: Hashable,
         patient: Callable[[], Patient],
+        devices: "_PlannedCombination | None" = None,
     ) -> None:
         self.one = one
+        self.devices = devices or self
+        self.results_of_devices: list[Result] | None = None
         self.plan = plan
         self.numbers = numbers
         self.edited = edited
