@@ -6,6 +6,7 @@ arguments when the program is called by that name.
 
 from __future__ import annotations
 
+import gc
 import os
 import posixpath
 import sys
@@ -191,6 +192,7 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         if pager is not None:
             pager.finish()
+            gc.freeze()  # the process ends: to look through what is left would take its time
     return code
 
 
