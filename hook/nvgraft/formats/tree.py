@@ -438,12 +438,15 @@ class LiveTree(Tree):
 
     def listdir(self, path: str) -> list[str]:
         if path not in self._listings:
+            if path in self._nodes and self._nodes[path] is None:
+                return []
             try:
                 # By this name the kernel opens the directory once; listdir() of a descriptor takes
                 # a copy of it first.
                 place = f"/proc/self/fd/{self.directory(path)}"
                 names = os.listdir(place) if self.bounds is None else self._names_in(path, place)
             except FileNotFoundError:
+                self.statuses[path] = self._nodes[path] = None
                 return []
             except NotADirectoryError:
                 return []
