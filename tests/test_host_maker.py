@@ -1,11 +1,13 @@
 """The texts of a simulated host: config.toml, and the kept libraries of this machine."""
 
 import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from nvgraft_cli.simulate import host_maker
+from nvgraft.system import kept
+from nvgraft_cli.simulate import answering, host_maker
 from nvgraft_cli.simulate.standins import build
 from nvgraft_specs import gallery
 from nvgraft_specs.models.host import Cdi, RegularFile, load_host
@@ -74,7 +76,7 @@ def test_stand_ins_are_not_made_beside_a_real_driver(monkeypatch: pytest.MonkeyP
     """Where the nvidia module is loaded the hook has to read the snapshot, and a note says so."""
     monkeypatch.setattr("os.path.exists", lambda path: path == "/sys/module/nvidia")
     with pytest.raises(build.CannotCompile, match=r"^the nvidia kernel module is loaded, and"):
-        host_maker._refuse_beside_driver()
+        answering._refuse_beside_driver()
 
 
 def test_stand_ins_are_not_made_for_another_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,9 +85,65 @@ def test_stand_ins_are_not_made_for_another_architecture(monkeypatch: pytest.Mon
     uname = SimpleNamespace(machine="riscv64")
     monkeypatch.setattr("os.uname", lambda: uname)
     with pytest.raises(build.CannotCompile, match=r"^the host's driver is for EM_X86_64, this"):
-        host_maker._refuse_another_machine(host)
+        answering._refuse_another_machine(host)
     uname.machine = "x86_64"
-    host_maker._refuse_another_machine(host)
+    answering._refuse_another_machine(host)
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a compiler of this machine was asked for, which takes any source."""
+    asked: list[str] = []
+
+    def run(arguments: list[str], **_options: object) -> SimpleNamespace:
+        asked.append(next(word for word in arguments if word.endswith(".c")).rpartition("/")[2])
+        Path(arguments[arguments.index("-o") + 1]).write_bytes(asked[-1].encode())
+        return SimpleNamespace(returncode=0)
+
+    compiler = tmp_path / "cc"
+    compiler.write_bytes(b"one version")
+    monkeypatch.setattr("shutil.which", lambda *_, **__: str(compiler))
+    monkeypatch.setattr("subprocess.run", run)
+    monkeypatch.setattr("os.uname", lambda: SimpleNamespace(machine="x86_64"))
+    monkeypatch.setattr(answering, "_refuse_beside_driver", lambda: None)
+    monkeypatch.setattr(kept, "DIRECTORY", str(tmp_path / "nvgraft/cache"))
+    return asked
+
+
+def test_what_was_compiled_for_a_host_is_kept(tmp_path: Path, compiled: list[str]) -> None:
+    """The next start of the same host compiles nothing. Other GPUs or another compiler do."""
+    host = load_host(gallery.path("eks-t4"))
+    first = answering.stand_ins(host)
+    assert first == {
+        "libcuda.so.1": b"cuda.c",
+        "libnvidia-ml.so.1": b"nvml.c",
+        "nvidia-smi": b"nvidia_smi.c",
+    }
+    assert {"cuda.c", "nvml.c", "nvidia_smi.c"} <= set(compiled)
+    compiled.clear()
+    assert answering.stand_ins(host) == first
+    assert compiled == []
+    gpus = [host.nvml.gpus[0].model_copy(update={"uuid": f"GPU-{'0' * 35}1"})]
+    other = host.model_copy(update={"nvml": host.nvml.model_copy(update={"gpus": gpus})})
+    answering.stand_ins(other)
+    assert "nvml.c" in compiled
+    compiled.clear()
+    (tmp_path / "cc").write_bytes(b"another version")
+    answering.stand_ins(host)
+    assert "nvml.c" in compiled
+
+
+def test_what_another_user_could_have_compiled_is_not_used(
+    tmp_path: Path, compiled: list[str]
+) -> None:
+    """A file that others may write is compiled again: root runs what it holds."""
+    host = load_host(gallery.path("eks-t4"))
+    answering.stand_ins(host)
+    (file,) = (tmp_path / "nvgraft/cache").glob("standins-*")
+    compiled.clear()
+    file.chmod(0o666)
+    answering.stand_ins(host)
+    assert "cuda.c" in compiled
 
 
 @pytest.mark.parametrize("path", ["/sbin/ldconfig", "/usr/sbin/ldconfig.real"])

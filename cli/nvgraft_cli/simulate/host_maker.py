@@ -11,23 +11,16 @@ import re
 import stat
 import subprocess
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 from nvgraft.system import syscalls
 from nvgraft_cli.simulate import ldcache_writer, sandbox, stubs
-from nvgraft_cli.simulate.standins import build, data, entry_points
+from nvgraft_cli.simulate.answering import MACHINES, SMI, machine_of
+from nvgraft_cli.simulate.standins import data
 from nvgraft_specs.models.host import Device, Directory, Elf, Entry, Host, Ipc, RegularFile, Symlink
 
 CONFIG_DIRECTORY = "/etc/nvidia-container-runtime"
 SNAPSHOT = f"{CONFIG_DIRECTORY}/nvgraft-host.json"
 
-_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
-_INTERPRETERS = {
-    "x86_64": "/lib64/ld-linux-x86-64.so.2",
-    "aarch64": "/lib/ld-linux-aarch64.so.1",
-}
-_SMI = "nvidia-smi"
 _PCI_DEVICES = "/sys/bus/pci/devices"
 _SYS_DEVICES = "/sys/devices"
 _UNCOVERED_SYS = "/run/nvgraft-sys"
@@ -39,29 +32,19 @@ _LISTING = re.compile(r"^\t(\S+) \((libc6(?:,[\w-]+)?)((?:, [^)]*)?)\) => (.+)$"
 _DRIVER_LIBRARY = re.compile(r"^lib(cuda\.so|cudadebugger|nvidia-|nvcuvid|nvoptix)|_nvidia\.so")
 
 
-def make(host: Host, snapshot: bytes, *, compiled: bool) -> list[str]:
+def make(host: Host, snapshot: bytes, libraries: Mapping[str, bytes]) -> list[str]:
     """Make ``host`` real in the current root.
 
-    :param snapshot: the text of the document, which the hook reads if no stand-in NVML can be
-        built.
-    :param compiled: compile the stand-ins that answer; False acts as if there were no compiler.
+    :param snapshot: the text of the document, which the hook reads if there is no stand-in NVML.
+    :param libraries: the stand-ins that answer: SONAME, or nvidia-smi -> content.
     :returns: notes for the user.
     :raises OSError: a file or mount could not be made; the message names it.
     :raises ValueError: the document has a file that cannot be made (an unknown ELF machine).
     """
     root = host.root.rstrip("/")
-    notes: list[str] = []
-    libraries: dict[str, bytes] = {}
-    if compiled and _machine_of(host) is not None:
-        try:
-            _refuse_another_machine(host)
-            _refuse_beside_driver()
-            libraries = _compile(host)
-        except build.CannotCompile as error:
-            notes.append(str(error))
     _proc(host)
     _sys_devices(host, root)
-    notes += _drm(host)
+    notes = _drm(host)
     for path, entry in sorted(host.files.items(), key=lambda item: (item[0].count("/"), item[0])):
         real = _real_path(root, path)
         if real is not None:
@@ -95,94 +78,6 @@ def config_toml(root: str, snapshot: str | None) -> str:
     lines += [f"root = {json.dumps(root)}"] if root != "/" else []
     lines += ["", "[nvidia-container-runtime]", 'mode = "legacy"', ""]
     return "\n".join(lines)
-
-
-def _machine_of(host: Host) -> str | None:
-    """Return the ELF machine of the host's 64-bit driver."""
-    elves = (
-        entry.elf for entry in host.files.values() if isinstance(entry, RegularFile) and entry.elf
-    )
-    return next(
-        (elf.machine for elf in elves if elf.bits == 64 and elf.machine in _MACHINES.values()), None
-    )
-
-
-def _refuse_another_machine(host: Host) -> None:
-    """Refuse to compile stand-ins for a driver of another architecture.
-
-    :raises CannotCompile: this machine's compiler makes no files for it.
-    """
-    own = os.uname().machine
-    if _machine_of(host) != _MACHINES.get(own):
-        raise build.CannotCompile(
-            f"the host's driver is for {_machine_of(host)}, this machine is {own}: the hook reads"
-            " the GPUs from the snapshot, NVML has no functions"
-        )
-
-
-def _refuse_beside_driver() -> None:
-    """Refuse to compile stand-ins on a machine with a real driver, beside which they do not answer.
-
-    :raises CannotCompile: the nvidia kernel module is loaded.
-    """
-    modules = ""
-    with suppress(FileNotFoundError), open("/proc/modules", encoding="ascii") as file:
-        modules = file.read()
-    if os.path.exists("/sys/module/nvidia") or re.search(r"^nvidia ", modules, re.MULTILINE):
-        raise build.CannotCompile(
-            "the nvidia kernel module is loaded, and stand-ins do not answer beside it: the hook"
-            " reads the GPUs from the snapshot, NVML has no functions"
-        )
-
-
-def _compile(host: Host) -> dict[str, bytes]:
-    """Return the stand-ins of a host: SONAME, or nvidia-smi -> content.
-
-    :raises CannotCompile: there is no compiler, or it failed.
-    """
-    machine = _MACHINES[os.uname().machine]
-    compiler = build.Compiler(
-        data.c_source(host),
-        lambda soname: stubs.shared_object(64, machine, soname, (), None),
-    )
-    needed = {
-        soname: entry.elf.needed
-        for path, entry in host.files.items()
-        if (soname := data.library_of(path, host)) and isinstance(entry, RegularFile) and entry.elf
-    }
-    branch = data.branch(host.nvml.driver_version)
-    nvml = build.Exports(
-        entry_points.read(entry_points.NVML, branch), otherwise="nvml_not_supported"
-    )
-    with ThreadPoolExecutor() as pool:  # which wait for compilers
-        building = {_SMI: pool.submit(_compile_smi, compiler, host)}
-        for soname, source, exports in (
-            (data.NVML, "nvml.c", nvml),
-            (data.CUDA, "cuda.c", None),
-        ):
-            building[soname] = pool.submit(
-                compiler.library,
-                build.SOURCES / source,
-                soname,
-                needed.get(soname, ()),
-                exports=exports,
-            )
-    return {name: library.result() for name, library in building.items()}
-
-
-def _compile_smi(compiler: build.Compiler, host: Host) -> bytes:
-    """Return the program nvidia-smi, with the interpreter and the libraries that the host's names.
-
-    :raises CannotCompile: the compiler failed.
-    """
-    recorded = [
-        entry.elf
-        for path, entry in host.files.items()
-        if isinstance(entry, RegularFile) and entry.elf and os.path.basename(path) == _SMI
-    ]
-    interp = next((elf.interp for elf in recorded if elf.interp), _INTERPRETERS[os.uname().machine])
-    needed = recorded[0].needed if recorded else ()
-    return compiler.program(build.SOURCES / "nvidia_smi.c", interp, needed)
 
 
 def _proc(host: Host) -> None:
@@ -299,8 +194,8 @@ def _content(path: str, entry: Entry, host: Host, libraries: Mapping[str, bytes]
     if not isinstance(entry, RegularFile):
         return b""
     name = os.path.basename(path)
-    is_smi = name == _SMI and (entry.elf is None or entry.elf.bits == 64)
-    if libraries and (stand_in := _SMI if is_smi else data.library_of(path, host)):
+    is_smi = name == SMI and (entry.elf is None or entry.elf.bits == 64)
+    if libraries and (stand_in := SMI if is_smi else data.library_of(path, host)):
         return libraries[stand_in]
     if entry.content is not None:
         return entry.content.encode()
@@ -312,7 +207,7 @@ def _content(path: str, entry: Entry, host: Host, libraries: Mapping[str, bytes]
         return _elf(name, entry.elf, bool(runs))
     if runs and not re.search(r"\.so(\.|$)", name):
         return stubs.executable(
-            _machine_of(host) or _MACHINES.get(os.uname().machine, "EM_X86_64"),
+            machine_of(host) or MACHINES.get(os.uname().machine, "EM_X86_64"),
             f"nvgraft simulated {name}",
         )
     return None
@@ -326,7 +221,7 @@ def _elf(name: str, elf: Elf, runs: bool) -> bytes:
         elf.versions_needed or {},
         elf.versions_defined or (),
     )
-    if runs and elf.soname is None and elf.machine in _MACHINES.values():
+    if runs and elf.soname is None and elf.machine in MACHINES.values():
         return stubs.executable(
             elf.machine, f"nvgraft simulated {name}", elf.needed, elf.abi_tag, elf.interp, loading
         )

@@ -72,8 +72,9 @@ def on_host(
     :param announce: called once the host is made, in its first process, with the number that this
         process has outside, and its start time.
     """
-    from nvgraft_cli.simulate import host_maker, sandbox
+    from nvgraft_cli.simulate import answering, host_maker, sandbox
     from nvgraft_cli.simulate.standins import failures as applying
+    from nvgraft_cli.simulate.standins.build import CannotCompile
     from nvgraft_cli.simulate.standins.data import has_fabric
 
     def become_first() -> int:
@@ -81,7 +82,14 @@ def on_host(
         # /proc is still this machine's, which numbers processes as those outside see them.
         pid = int(os.readlink("/proc/self"))
         start = nodes.start_time(pid)
-        notes = sandbox.enter() + host_maker.make(host, snapshot, compiled=compiled)
+        libraries: dict[str, bytes] = {}
+        notes = []
+        try:
+            # What is compiled is kept under /run, of which the simulated host has another one.
+            libraries = answering.stand_ins(host) if compiled else {}
+        except CannotCompile as error:
+            notes = [str(error)]
+        notes += sandbox.enter() + host_maker.make(host, snapshot, libraries)
         Path(DOCUMENT).write_bytes(snapshot)
         if has_fabric(host):
             _start_fabric_manager()

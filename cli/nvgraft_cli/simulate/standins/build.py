@@ -5,6 +5,8 @@ functions that newer versions moved or changed are taken in their oldest version
 the libraries that had them are named as needed.
 """
 
+import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -67,6 +69,18 @@ class Compiler:
         self._compiler = found
         self._data = data
         self._empty_library = empty_library
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the sources, of the host's data and of the compiler: what is made depends on
+        nothing else but the arguments.
+        """
+        status = os.stat(self._compiler)
+        hashed = hashlib.sha256(f"{status.st_size} {status.st_mtime_ns} {self._data}".encode())
+        for path in sorted(SOURCES.rglob("*.*")):
+            if path.suffix in {".c", ".h", ".def"}:
+                hashed.update(path.read_bytes())
+        return hashed.hexdigest()
 
     def library(
         self,
