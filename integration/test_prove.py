@@ -182,6 +182,11 @@ def test_a_statically_linked_program_that_opens_libraries(root: Root) -> None:
     assert root.dlopen("liba.so.1", "/bin/static") == "yes /opt/x/liba.so.1"
     ours = root.proof("liba.so.1", "/bin/static")
     assert (ours.verdict, path_of(ours), ours.notes) == ("yes", "/opt/x/liba.so.1", ())
+    # It preloads nothing.
+    root.library("opt/y/liba.so.1")
+    preload = {"LD_PRELOAD": "/opt/y/liba.so.1"}
+    assert root.dlopen("liba.so.1", "/bin/static", **preload) == "yes /opt/x/liba.so.1"
+    assert path_of(root.proof("liba.so.1", "/bin/static", **preload)) == "/opt/x/liba.so.1"
 
 
 def test_needed_libraries_are_loaded(root: Root) -> None:

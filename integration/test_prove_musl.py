@@ -87,6 +87,19 @@ def test_musl_search_paths_are_inherited(musl: MuslRoot) -> None:
 
 
 @pytest.mark.requires("musl-gcc")
+def test_musl_does_not_know_libraries_by_their_sonames(musl: MuslRoot) -> None:
+    """A library that is preloaded by its path does not answer for its SONAME, unless a search
+    leads to the same file.
+    """
+    musl.stub("opt/x/liba.so.1")
+    assert musl.agree("liba.so.1", LD_PRELOAD="/opt/x/liba.so.1").verdict == "no"
+    (musl.path / "usr/lib/liba.so.1").symlink_to("/opt/x/liba.so.1")
+    preload = {"LD_PRELOAD": "/opt/x/liba.so.1"}
+    assert musl.dlopen("liba.so.1", **preload).startswith("yes ")
+    assert musl.proof("liba.so.1", **preload).verdict == "yes"
+
+
+@pytest.mark.requires("musl-gcc")
 def test_musl_reads_its_directories_from_its_path_file(musl: MuslRoot) -> None:
     """/etc/ld-musl-ARCH.path replaces musl's default directories."""
     musl.stub("opt/x/liba.so.1")

@@ -10,6 +10,8 @@ from loaders import ELF, Captured, run_prove, starters_bundle
 from nvgraft_cli.shell.main import main
 
 SETS = "export LD_LIBRARY_PATH=/opt/x"
+#: The SONAME link, which leads to the host's library.
+_LINK = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +92,34 @@ def test_what_a_script_does_before_it_starts_the_program(
     assert set(levels) == ({"warning"} if scripted else {"error"} if code else set())
     if fact and not code:
         assert f"; not known is {fact}" in document["verdict"] or scripted
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (f"cp /opt/x/libcuda.so.1 {_LINK} || :", 0),
+        (f"cat /opt/x/libcuda.so.1 > {_LINK} || :", 0),
+        (f"cp -f /opt/x/libcuda.so.1 {_LINK}", 4),
+        (f"cp --remove-destination /opt/x/libcuda.so.1 {_LINK}", 4),
+        (f"rm -f {_LINK}; cp /opt/x/libcuda.so.1 {_LINK}", 4),
+        (f"ln -sf /opt/x/libcuda.so.1 {_LINK}", 4),
+        (f"rm -f {_LINK}", 1),
+    ],
+)
+def test_a_script_changes_no_file_of_the_host(
+    line: str, code: int, tmp_path: Path, capsys: Captured
+) -> None:
+    """What is written to the link that leads to the host's library would go into its file, which
+    is mounted read-only. The link itself can be replaced.
+    """
+    path = starters_bundle(tmp_path / "b", "PATH=/usr/bin", args=["/entry.sh", "app"])
+    put(tmp_path / "b/rootfs/entry.sh", f'#!/usr/bin/sh\n{line}\nexec "$@"\n')
+    assert run_prove(capsys, "--bundle", path)[0] == code
+    main(["doctor", "--bundle", path, "--host", "runfile-a10x2", "--format", "json"])
+    document = json.loads(capsys.readouterr().out)
+    (unfound,) = (row for row in document["results"] if row["id"] == "library-path")
+    fixes = [finding["fix"] for finding in unfound["findings"]]
+    assert fixes == (["let the script leave /usr/lib/x86_64-linux-gnu as it is"] * (code == 1))
 
 
 @pytest.mark.parametrize(

@@ -358,6 +358,13 @@ def library_path(patient: Patient) -> Iterator[Diagnosis]:
     searched = ", ".join(dict.fromkeys(one.path.rpartition("/")[0] for one in tried))
     # A library that the program opens is not looked for by the RUNPATH of the program.
     lasting = {posixpath.dirname(one.path) for one in tried if not one.how.startswith("RUNPATH")}
+    if libs_dir in lasting:
+        yield Diagnosis(
+            f"{seen}: no link of that name in {libs_dir} leads to the mounted library",
+            "a script that the container starts removes the link, which the hook makes",
+            f"let the script leave {libs_dir} as it is",
+        )
+        return
     beside = posixpath.dirname(_resolved(patient, loader))
     own = [beside] if beside not in lasting and patient.in_image(f"{beside}/libc.so.6") else []
     yield Diagnosis(

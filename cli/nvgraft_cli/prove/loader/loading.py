@@ -285,10 +285,11 @@ class _LoadedObjects:
     def preload(self, program: Requester) -> list[tuple[Object, list[Requester]]]:
         """Load the libraries to preload; return each with the objects that led to it.
 
-        One that cannot be loaded is ignored by the loader, with a message on stderr.
+        One that cannot be loaded is ignored by the loader, with a message on stderr. The loader
+        inside a statically linked program preloads nothing.
         """
         preloaded = []
-        for name, rule in self._searcher.preloads():
+        for name, rule in self._searcher.preloads() if program.facts.interp is not None else ():
             self._tree.count_library(name)
             if self.loaded(name) is not None:
                 continue
@@ -418,7 +419,8 @@ class _LoadedObjects:
         )
         self._by_file[located.file] = entered
         self._by_name.setdefault(name, entered)
-        if facts is not None and facts.soname:
+        # musl knows a library by the name for which it searched alone, and not by its SONAME.
+        if facts is not None and facts.soname and not self._searcher.loader.musl:
             self._by_name.setdefault(facts.soname, entered)
         return entered
 

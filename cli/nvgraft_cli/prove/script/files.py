@@ -15,6 +15,8 @@ from nvgraft_cli.prove.script.syntax import NotUnderstood
 FindProgram = Callable[[str, Mapping[str, str], str], str | None]
 #: Tells whether it is not known what is at a path: it is on a volume that is not read.
 IsHidden = Callable[[str], bool]
+#: Tells whether a path leads to a file of the host, into which nothing can be written.
+IsMounted = Callable[[str], bool]
 
 #: Bytes of a script that are read.
 SCRIPT_LIMIT = 128 << 10
@@ -33,10 +35,16 @@ class ShellFiles:
     """
 
     def __init__(
-        self, tree: Tree, find: FindProgram, machine: str, hidden: IsHidden = lambda _: False
+        self,
+        tree: Tree,
+        find: FindProgram,
+        machine: str,
+        hidden: IsHidden = lambda _: False,
+        mounted: IsMounted = lambda _: False,
     ) -> None:
         self.machine = machine
         self._hidden = hidden
+        self._mounted = mounted
         self._tree = tree
         self._find = find
         self._read = 0
@@ -57,10 +65,18 @@ class ShellFiles:
         place = self.place(path, state)
         if UNKNOWN in path or place.startswith(("/dev/", "/proc/", "/sys/")):
             return
+        if self.is_mounted(place, state):
+            return
         before = (self.text(path, state) if self.exists(path, state) else "") if append else ""
         known = text is not None and before is not None and len(before) + len(text) < SCRIPT_LIMIT
         self._forget(place, state)
         state.written[place] = f"{before}{text}" if known else UNKNOWN
+
+    def is_mounted(self, path: str, state: ShellState) -> bool:
+        """Tell whether a path leads to a file of the host, which no script changes."""
+        place = self.place(path, state)
+        changed = place in state.written or place in state.links or place in state.copies
+        return not changed and self._mounted(place)
 
     def _forget(self, place: str, state: ShellState) -> None:
         """Forget what was at a place before it is written, linked or copied to."""

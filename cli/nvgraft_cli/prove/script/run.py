@@ -16,7 +16,13 @@ from nvgraft_cli.prove.script.arithmetic import assigned_names, computed
 from nvgraft_cli.prove.script.builtins import change_state, lacks_builtin, next_option, set_options
 from nvgraft_cli.prove.script.conda import PROGRAMS, activation
 from nvgraft_cli.prove.script.conditions import holds
-from nvgraft_cli.prove.script.files import SCRIPT_LIMIT, FindProgram, IsHidden, ShellFiles
+from nvgraft_cli.prove.script.files import (
+    SCRIPT_LIMIT,
+    FindProgram,
+    IsHidden,
+    IsMounted,
+    ShellFiles,
+)
 from nvgraft_cli.prove.script.grammar import parse
 from nvgraft_cli.prove.script.patterns import matches
 from nvgraft_cli.prove.script.programs import (
@@ -117,6 +123,7 @@ def run_script(
     own: Mapping[str, str] | None = None,
     machine: str = "",
     hidden: IsHidden = lambda _: False,
+    mounted: IsMounted = lambda _: False,
     options: Sequence[str] = (),
     dialect: Dialect = "bash",
 ) -> ScriptOutcome | None:
@@ -128,13 +135,14 @@ def run_script(
     :param own: variables that the shell sets itself, and does not export.
     :param machine: the kernel's name of the architecture, "" where it is not known.
     :param hidden: tells whether it is not known what is at a path.
+    :param mounted: tells whether a path leads to a file of the host.
     :param options: those of the shell.
     """
     state = ShellState(
         {**(own or {}), **environment}, set(environment), directory, list(arguments), uid
     )
     state.dialect = dialect
-    shell = _Shell(ShellFiles(tree, find, machine, hidden))
+    shell = _Shell(ShellFiles(tree, find, machine, hidden, mounted))
     ended, status = "", None
     try:
         for files in before:

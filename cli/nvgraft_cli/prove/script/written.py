@@ -24,6 +24,8 @@ def follow_change(words: list[str], text: str | None, state: ShellState, files: 
         inside = target.endswith("/") or len(sources) > 1 or files.is_directory(target, state)
         for source in sources:
             place = posixpath.join(target, posixpath.basename(source)) if inside else target
+            if name == "cp" and not _replaces(options) and files.is_mounted(place, state):
+                continue
             files.copy(source, place, state)
             if name == "mv":
                 files.remove(source, state)
@@ -50,3 +52,9 @@ def follow_change(words: list[str], text: str | None, state: ShellState, files: 
                 files.write(place, None, state)
     elif name in _BRINGING:
         state.touched |= {files.place(word, state) for word in plain if UNKNOWN not in word}
+
+
+def _replaces(options: list[str]) -> bool:
+    """Tell whether cp removes a file into which it cannot write."""
+    letters = "".join(option for option in options if not option.startswith("--"))
+    return "f" in letters or not {"--force", "--remove-destination"}.isdisjoint(options)

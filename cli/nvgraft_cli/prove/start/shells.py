@@ -62,6 +62,7 @@ def started_by_shell(tree: PlannedTree, path: str, start: ProgramStart) -> Progr
         own=_own_variables(start, dialect, interactive=interactive),
         machine=tree.machine,
         hidden=lambda place: _is_hidden(tree, place),
+        mounted=lambda place: _is_mounted(tree, place),
         options=options,
         dialect=dialect,
     )
@@ -103,6 +104,14 @@ def _is_hidden(tree: PlannedTree, path: str) -> bool:
     """Tell whether a path is on a volume that is not read."""
     volume = tree.volumes.over(path)
     return volume is not None and volume.tree is None and not volume.empty
+
+
+def _is_mounted(tree: PlannedTree, path: str) -> bool:
+    """Tell whether a path leads to a file of the host."""
+    try:
+        return tree.from_host(tree.resolve(path))
+    except (OSError, PathError):
+        return False
 
 
 def _dialect(tree: PlannedTree, path: str, start: ProgramStart) -> Dialect:
