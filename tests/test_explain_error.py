@@ -443,6 +443,18 @@ def test_an_error_in_another_language_is_recognised(paste: str, row: str) -> Non
     assert ids(paste) == [row]
 
 
+def test_the_words_of_each_language_are_read() -> None:
+    """Whatever glibc or bash prints in another language for a word of a row becomes that word, in
+    the middle of a line as well.
+    """
+    said = [
+        (other, row["english"]) for row in DATA["languages"]["words"] for other in row["others"]
+    ]
+    assert len(said) > 1_000
+    wrong = [other for other, english in said if plain(f"a: {other}: b") != f"a: {english}: b"]
+    assert wrong == []
+
+
 @pytest.mark.parametrize(
     ("text", "said", "by", "place"),
     [

@@ -154,7 +154,8 @@ class Known:
     """All that is known about errors.
 
     :ivar layers: from the outside in.
-    :ivar words: what programs print in other languages, longest first, and the English words.
+    :ivar words: what programs print in other languages, longest first, the English words, and a
+        word that stands between others in it, or "".
     :ivar general: the meanings of words in general, the telling ones first.
     :ivar checks: the two checks for an unknown error, by the place of the program that said it.
     :ivar contexts: how a paste names the surroundings of which a cause depends, by name.
@@ -163,7 +164,7 @@ class Known:
 
     rows: tuple[KnownError, ...]
     layers: tuple[Layer, ...]
-    words: tuple[tuple[str, str], ...]
+    words: tuple[tuple[str, str, str], ...]
     spellings: tuple[Spelling, ...]
     general: tuple[Word, ...]
     checks: dict[str, tuple[str, ...]]
@@ -177,7 +178,11 @@ def known() -> Known:
     folder = Path(errors.__file__).parent
     data = [tomllib.loads((folder / f"{name}.toml").read_text("utf-8")) for name in errors.FILES]
     tables = {name: table for file in data for name, table in file.items() if name != "error"}
-    words = [(other, row["english"]) for row in tables["words"] for other in row["others"]]
+    words = [
+        (other, row["english"], max(other.split()[1:-1], key=len, default=""))
+        for row in tables["words"]
+        for other in row["others"]
+    ]
     pieces = tables["pieces"]
     return Known(
         tuple(
@@ -188,7 +193,7 @@ def known() -> Known:
             Layer(row["name"], tuple(row["says"]), row["passes"], row["place"])
             for row in tables["layer"]
         ),
-        tuple(sorted(words, key=lambda pair: -len(pair[0]))),
+        tuple(sorted(words, key=lambda word: -len(word[0]))),
         tuple(_spelling(row) for row in tables["spelling"]),
         tuple(
             Word(

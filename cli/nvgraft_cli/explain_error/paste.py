@@ -263,10 +263,9 @@ def lower(text: str) -> str:
 
 def _english(text: str) -> str:
     small = lower(text)
-    words = known().words
-    for other, english in words if not text.isascii() else filter(_is_ascii, words):
-        at = small.find(other)
-        if at < 0:
+    letters, words = frozenset(small), {"", *small.split()}
+    for other, english, inner in known().words:
+        if inner not in words or not letters.issuperset(other) or (at := small.find(other)) < 0:
             continue
         pieces, done = [], 0
         while at >= 0:
@@ -276,7 +275,3 @@ def _english(text: str) -> str:
         text = "".join([*pieces, text[done:]])
         small = lower(text)
     return text
-
-
-def _is_ascii(words: tuple[str, str]) -> bool:
-    return words[0].isascii()
