@@ -1,7 +1,8 @@
 """Compare two sides, and name each change by its meaning: version, moved, changed, removed, added.
 
 Nothing is ignored: each member that differs is a change, and each aspect that one side lacks is
-listed as not compared. A version change follows only from the driver's version in names.
+listed as not compared. A version change follows only from the driver's version in names. Where a
+host has /lib and /usr/lib in one place, as all distributions have today, both are one path.
 """
 
 import posixpath
@@ -51,6 +52,10 @@ _STAND_IN = "/proc/driver"
 
 #: What the hook covers with a copy for the container.
 _PROC = "/proc/driver/nvidia"
+
+
+#: The beginning of a path that a merged /usr makes equal to the path without it.
+_MERGED = re.compile(r"^/usr(?=/(?:bin|sbin|lib|lib32|lib64)/)")
 
 
 def compare(a: Side, b: Side) -> Diff:
@@ -166,8 +171,10 @@ class _Comparison:
         b: dict[str, Any],
         members: Callable[[Any], dict[str, Any]],
     ) -> None:
-        ours = {self._normal(self.a, target): item for target, item in a.items()}
-        theirs = {self._normal(self.b, target): item for target, item in b.items()}
+        # A driver file is named by its place on the host, other entries by that in the container.
+        named: Callable[[str], str] = _on_host if what == "driver file" else str
+        ours = {named(self._normal(self.a, target)): item for target, item in a.items()}
+        theirs = {named(self._normal(self.b, target)): item for target, item in b.items()}
         for key in [key for key in ours if key in theirs]:
             self._pair(what, ours.pop(key), theirs.pop(key), members, "changed")
         names: dict[str, list[str]] = {}
@@ -197,14 +204,24 @@ class _Comparison:
         if isinstance(a, ComparedMount) and (a.partial or b.partial):
             _align_sources(ours, theirs)
         names = self._comparable(ours, theirs)
-        fields = [name for name in names if ours.get(name) != theirs.get(name)]
+        of_host = "target" if what == "driver file" else "source"
+
+        def differ(name: str, one: Any, other: Any) -> bool:
+            if name == of_host and isinstance(one, str) and isinstance(other, str):
+                return _on_host(one) != _on_host(other)
+            return bool(one != other)
+
+        fields = [name for name in names if differ(name, ours.get(name), theirs.get(name))]
         if not fields:
             return
         beyond_version = [
             name
             for name in fields
-            if self._normal_value(self.a, ours.get(name))
-            != self._normal_value(self.b, theirs.get(name))
+            if differ(
+                name,
+                self._normal_value(self.a, ours.get(name)),
+                self._normal_value(self.b, theirs.get(name)),
+            )
         ]
         # Members that differ in more than the version decide.
         if kind == "changed" and not beyond_version:
@@ -405,6 +422,11 @@ def _of_running_driver(mount: ComparedMount) -> bool:
         or mount.target.startswith("/proc/driver/nvidia/gpus/")
         or posixpath.basename(mount.target) == "nvidia-mps"
     )
+
+
+def _on_host(path: str) -> str:
+    """Return the path of a host's file as it is below a merged /usr."""
+    return _MERGED.sub("", path)
 
 
 def plural(noun: str) -> str:
