@@ -1,11 +1,19 @@
 """The CUDA version of each driver branch: NVML's answer for a driver that is not running.
 
-Source: the minimum driver versions in the release notes of the CUDA toolkits. A branch provides the
-newest toolkit that was released with it.
+Source: the minimum driver versions in the release notes of the CUDA toolkits (from 7.0 on in one
+table, 6.5 in its own). A branch provides the newest toolkit that was released with it.
 """
 
 #: The branch, which is the first number of the driver's version, and its CUDA version.
 CUDA_VERSIONS = {
+    340: "6.5",
+    346: "7.0",
+    352: "7.5",
+    367: "8.0",
+    370: "8.0",
+    375: "8.0",
+    378: "8.0",
+    381: "8.0",
     384: "9.0",
     387: "9.1",
     390: "9.1",

@@ -186,10 +186,9 @@ def open_package(directory: str, installed_at: str, gpus: Host | None) -> Host:
     entries, machine = _entries(files, directories)
     branch = int(version.partition(".")[0])
     if branch not in CUDA_VERSIONS:
-        raise InputError(
-            f"{directory}: driver {version}: the CUDA version of branch {branch} is not known:"
-            " upgrade nvgraft"
-        )
+        fix = "upgrade nvgraft" if branch > max(CUDA_VERSIONS) else "name another driver"
+        cause = f"the CUDA version of branch {branch} is not known"
+        raise InputError(f"{directory}: driver {version}: {cause}: {fix}")
     report = DriverReport(
         version, CUDA_VERSIONS[branch], gpus.report.gpus if gpus is not None else ()
     )
