@@ -403,6 +403,52 @@ def test_files_behind_links_of_the_installation_are_found(lib: bool, tmp_path: P
     }
 
 
+def test_a_merged_usr_is_one_place(tmp_path: Path, capsys: Captured) -> None:
+    """Debian's packages had firmware in /lib until 12, and have it in /usr/lib since: on a host with
+    a merged /usr that is one place, for a comparison of hosts and of containers.
+    """
+    documents = []
+    for name in ("old", "new"):
+        root = debian(tmp_path / name)
+        if name == "old":
+            (root / "lib").mkdir()
+            (root / "usr/lib/firmware").rename(root / "lib/firmware")
+        documents.append(str(tmp_path / f"{name}.json"))
+        words = ["snapshot", "--root", str(root), "--gpus", "eks-t4", "-o", documents[-1]]
+        assert main(words) == 0
+    assert '"/lib/firmware/nvidia/' in Path(documents[0]).read_text()
+    bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
+    for case in ([], ["--bundle", bundle]):
+        capsys.readouterr()
+        assert main(["diff", *documents, *case]) == 0
+        assert "moved" not in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["cdi", "generate", "--host"],
+        ["dra", "slices", "--host"],
+        ["export", "nodes"],
+    ],
+    ids=" ".join,
+)
+def test_an_answer_about_gpus_needs_some(
+    words: list[str], tmp_path: Path, capsys: Captured
+) -> None:
+    """What consists of GPUs is refused for a driver that was recorded without any: it was empty, or
+    the error sent people to nvidia-smi.
+    """
+    root, new = str(unpack(tmp_path / "driver", "runfile-a10x2")), str(tmp_path / "new.json")
+    assert main(["snapshot", "--root", root, "-o", new]) == 0
+    capsys.readouterr()
+    assert main([*words, new]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"nvgraft {words[0]}: {new}: this document has no GPUs | record it with")
+    assert err.count("\n") == 1
+
+
 def test_a_driver_without_gpus_answers_what_needs_none(tmp_path: Path, capsys: Captured) -> None:
     """Without --gpus the document answers plans, proofs, requirements and comparisons of the
     driver's files, and the snapshot and each plan say what is not answered.
@@ -488,13 +534,23 @@ def test_no_driver_or_two_are_input_errors(tmp_path: Path) -> None:
         open_package(str(tmp_path), "/", None)
 
 
-def test_a_branch_that_is_not_known_is_an_input_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("branch", "fix"), [(999, "upgrade nvgraft"), (304, "name another")])
+def test_a_branch_that_is_not_known_is_an_input_error(
+    branch: int, fix: str, tmp_path: Path
+) -> None:
     """A driver of an unknown branch is refused, because its CUDA version does not follow from the
-    files.
+    files. Nobody upgrades nvgraft for a branch that is too old.
     """
     (tmp_path / "usr/lib").mkdir(parents=True)
-    (tmp_path / "usr/lib/libcuda.so.999.1").touch()
-    with pytest.raises(
-        InputError, match=r"driver 999\.1: the CUDA version of branch 999 is not known"
-    ):
+    (tmp_path / f"usr/lib/libcuda.so.{branch}.1").touch()
+    words = rf"driver {branch}\.1: the CUDA version of branch {branch} is not known: {fix}"
+    with pytest.raises(InputError, match=words):
         open_package(str(tmp_path), "/", None)
+
+
+def test_the_oldest_packaged_branch_is_known(tmp_path: Path) -> None:
+    """Debian still has the driver for GPUs of the Fermi and Tesla generations, with CUDA 6.5."""
+    (tmp_path / "usr/lib").mkdir(parents=True)
+    library = shared_object(64, "EM_X86_64", "libcuda.so.1", [], None)
+    (tmp_path / "usr/lib/libcuda.so.340.108").write_bytes(library)
+    assert open_package(str(tmp_path), "/", None).report.cuda_version == "6.5"

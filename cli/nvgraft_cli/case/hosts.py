@@ -131,6 +131,17 @@ class HostSide:
         """Tell whether the host's GPUs are known; not if only a driver's files were recorded."""
         return self.document is None or not self.document.get("without_gpus", False)
 
+    def require_gpus(self) -> None:
+        """Check that the host's GPUs are known, for an answer that consists of them.
+
+        :raises InputError: only a driver's files were recorded.
+        """
+        if not self.gpus_known:
+            raise InputError(
+                f"{self.label}: this document has no GPUs | record it with the GPUs of a host:"
+                " nvgraft snapshot --root DIR --gpus HOST"
+            )
+
     @cached_property
     def platform(self) -> str:
         """The kind of the host, see :mod:`nvgraft.cdi.platform`.

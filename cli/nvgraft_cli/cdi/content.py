@@ -55,6 +55,7 @@ class RecordedHost:
 
     def __init__(self, name: str, config_path: str | None, dev_root: str | None) -> None:
         side = open_host(name, config_path)
+        side.require_gpus()
         self.label = side.label
         self.config = side.config
         self.host: Host = side.facts

@@ -87,6 +87,7 @@ def _slices(args: argparse.Namespace) -> int:
     from nvgraft_cli.dra.slices import dra_devices, resource_slices
 
     host = open_host(args.host, args.config)
+    host.require_gpus()
     found = dra_devices(host)
     for line in found.left_out:
         logs.get().warning(line)
@@ -116,6 +117,7 @@ def _prepare(args: argparse.Namespace) -> int:
     if claim.configured:
         logs.get().warning(f"the parameters of claim {claim.name} (sharing) are not applied here")
     host = open_host(args.host, args.config)
+    host.require_gpus()
     name = _node_name(host)
     for pool in sorted({result.pool for result in claim.results} - {name, NO_POOL}):
         logs.get().warning(

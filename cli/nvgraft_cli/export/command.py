@@ -111,8 +111,7 @@ def _nodes(args: argparse.Namespace) -> int:
 
     :raises InputError: a host cannot be used, or two have one name.
     """
-    from nvgraft.host.snapshot import snapshot_host
-    from nvgraft_cli.case.hosts import read_snapshot
+    from nvgraft_cli.case.hosts import open_host
     from nvgraft_cli.export.nodes import NodeMaker, plugin_configuration
     from nvgraft_cli.shell import logs
     from nvgraft_cli.shell.output import print_document
@@ -121,9 +120,10 @@ def _nodes(args: argparse.Namespace) -> int:
     configuration = plugin_configuration(args.plugin_flag)
     makers: dict[str, NodeMaker] = {}
     for name in args.hosts:
-        document = read_snapshot(name)
-        host = Host.model_validate_json(json.dumps(document))
-        maker = NodeMaker(host, snapshot_host(document), configuration)
+        side = open_host(name, None)
+        side.require_gpus()
+        host = Host.model_validate_json(json.dumps(side.document))
+        maker = NodeMaker(host, side.facts, configuration)
         if maker.name in makers:
             raise InputError(
                 f"{name}: there is a host {maker.name} already | name each host once, and use"
