@@ -29,8 +29,9 @@ _DESCRIPTION = """\
 Run COMMAND on a simulated GPU host. Stub libraries, device nodes, /proc/driver/nvidia, the loader
 cache, NVML and /etc/nvidia-container-runtime/config.toml are those of HOST; everything else is
 this machine. All changes to files are kept in memory, in a private namespace, and are gone when
-COMMAND ends. Needs root. The exit code is that of COMMAND, 2 if the host could not be made, and
-126 or 127 if COMMAND cannot be executed or found."""
+COMMAND ends; what was compiled for HOST stays in /run/nvgraft/cache. Needs root. The exit code is
+that of COMMAND, 2 if the host could not be made, and 126 or 127 if COMMAND cannot be executed or
+found."""
 
 _EXAMPLES = """\
 examples:
