@@ -266,15 +266,17 @@ class Patient:
         _ = self.planned
         return self.started.environment
 
-    def with_devices(self, devices: "Patient") -> "Patient":
+    def with_plan_of(self, given: "Patient") -> "Patient":
         """Return another patient that has the driver files of this one: what was found out about
         them is known.
+
+        :param given: the other patient.
         """
         other = copy(self)
-        other._case, other._container = devices._case, devices._container
-        for fact in ("case", "plan", "refusal", "cuda_devices"):
+        other._case, other._container = given._case, given._container
+        for fact in ("case", "plan", "refusal", "capabilities", "cuda_devices"):
             vars(other).pop(fact, None)
-        other.openable_devices = devices.openable_devices
+        other.openable_devices = given.openable_devices
         return other
 
     @cached_property

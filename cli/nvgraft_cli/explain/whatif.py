@@ -202,13 +202,17 @@ class _Computation:
         self._every: list[Action] = []  # by their numbers
         self._mount: dict[int, int] = {}
         self._path: dict[int, int] = {}
-        self._unseen: set[int] = set()  # actions that no loader's search sees
+        #: Actions that a loader's search sees -> the first one that differs in its reason alone.
+        self._files: dict[int, int] = {}
+        self._without_reason: dict[Hashable, int] = {}
         self._links: dict[tuple[str, str], None] = {}
         self._paths: dict[str, int] = {}
         self._judged: dict[Hashable, int] = {}
         self._results: dict[WhatIfResult, int] = {}
         self._proved: dict[Hashable, tuple[list[Proof], tuple[int, ...]]] = {}
         self._found: dict[Combination, int] = {}
+        #: Files -> the patient of the first plan with them.
+        self._with_files: dict[Hashable, Patient] = {}
         #: Files and capabilities -> the first plan with them.
         self._examined: dict[Hashable, _PlannedCombination] = {}
         #: Mode and devices of the first plan that gives a container the driver.
@@ -418,7 +422,7 @@ class _Computation:
             self._links.setdefault(link)
         edited = (one.mode, one.capabilities) if case.by_edits else ()
         patient = Patient(case.host, case.given, [], case=case, pod=self._pod)
-        planned = _PlannedCombination(one, plan, numbers, self._unseen, edited, lambda: patient)
+        planned = _PlannedCombination(one, plan, numbers, self._files, edited, lambda: patient)
         if isinstance(plan, Injection) and not case.by_edits:
             self._remember(planned, profile_of(plan.request.capabilities))
         return planned
@@ -462,7 +466,7 @@ class _Computation:
             made.openable_devices = other.patient.openable_devices
             return made
 
-        return _PlannedCombination(one, plan, numbers, self._unseen, files.edited, patient, other)
+        return _PlannedCombination(one, plan, numbers, self._files, files.edited, patient, other)
 
     def _judge(self, planned: "_PlannedCombination") -> int:
         """Return the number of the result of a planned combination."""
@@ -471,6 +475,10 @@ class _Computation:
         asked = plan.request if isinstance(plan, Injection) else None
         key = (plan.decision, plan.reason, asked, numbers, plan.links, planned.edited)
         if key not in self._judged:
+            if isinstance(plan, Injection):
+                first = self._with_files.setdefault(planned.files, planned.patient)
+                if first is not planned.patient:
+                    planned.patient = first.with_plan_of(planned.patient)
             proofs = self._proofs(planned)
             self._judged[key] = self._stored(plan, self._verdict(planned), numbers, proofs)
         return self._judged[key]
@@ -484,15 +492,14 @@ class _Computation:
             first = self._examined.setdefault(files, planned)
             if first is planned:
                 return container_verdict(planned.patient, planned.results)
-            patient = first.patient.with_devices(planned.patient)
             devices = planned.devices
             if devices.results_of_devices is None:
-                results = examine(patient, first.results_of_files)
+                results = examine(planned.patient, first.results_of_files)
                 devices.results_of_devices = [
                     result for result in results if result.failure.id in DEVICE_CHECKS
                 ]
             known = (*first.results_of_files, *devices.results_of_devices)
-            return container_verdict(patient, examine(patient, known))
+            return container_verdict(planned.patient, examine(planned.patient, known))
         except OutOfBounds as refusal:
             if self._seconds:
                 raise
@@ -524,8 +531,9 @@ class _Computation:
             if path:
                 self._path[number] = self._paths.setdefault(path, len(self._paths))
             no_file = isinstance(action, AllowDevice | WriteFile)
-            if no_file or path.startswith(("/dev/", "/proc/")):
-                self._unseen.add(number)
+            if not no_file and not path.startswith(("/dev/", "/proc/")):
+                facts = [fact for fact in vars(action).items() if fact[0] != "why"]
+                self._files[number] = self._without_reason.setdefault((action.op, *facts), number)
         return number
 
     def _proofs(self, planned: "_PlannedCombination") -> tuple[int, ...]:
@@ -554,7 +562,6 @@ class _PlannedCombination:
 
     :ivar numbers: of its actions.
     :ivar edited: what is asked for, if CDI edits answer it.
-    :ivar files: what makes a difference to loaders: not device nodes.
     :ivar devices: the combination that has the same devices: of another one if it is composed.
     :ivar results_of_devices: what the checks of devices have found, once they were made.
     """
@@ -564,7 +571,7 @@ class _PlannedCombination:
         one: Combination,
         plan: Plan,
         numbers: frozenset[int],
-        unseen: set[int],
+        files: dict[int, int],
         edited: Hashable,
         patient: Callable[[], Patient],
         devices: "_PlannedCombination | None" = None,
@@ -575,8 +582,14 @@ class _PlannedCombination:
         self.plan = plan
         self.numbers = numbers
         self.edited = edited
-        self.files = (numbers - unseen, plan.links, edited)
+        self._files = files
         self._make_patient = patient
+
+    @cached_property
+    def files(self) -> Hashable:
+        """What makes a difference to loaders: not device nodes, nor the reasons of files."""
+        seen = frozenset(self._files[number] for number in self.numbers if number in self._files)
+        return seen, self.plan.links, self.edited
 
     @cached_property
     def patient(self) -> Patient:
