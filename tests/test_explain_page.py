@@ -2,11 +2,12 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import combinations, pairwise
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from bundles import EVERYTHING, make_bundle
 from nvgraft.formats.tree import Bounds
 from nvgraft.plan.actions import Bind, Tmpfs, Why
+from nvgraft_cli.case import planning
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.hosts import open_host
 from nvgraft_cli.case.planning import Case
@@ -116,6 +118,33 @@ def test_results_that_follow_from_others_are_those_of_a_plan(
             assert result.verdict == container_verdict(patient, examine(patient)), one
             found = [proof.sentence() for proof in driver_proofs(patient.proofs, plan)]
         assert [made.proofs[number].sentence() for number in result.proofs] == found, one
+
+
+def test_what_is_the_same_is_found_out_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 520 combinations that a hook answers few are planned: another mode and other devices
+    change the same in each. What loads is searched once for files that two capabilities bring.
+    """
+    counted: Counter[str] = Counter()
+
+    def counting(module: ModuleType, name: str) -> None:
+        function = getattr(module, name)
+
+        def counted_one(*args: Any, **options: Any) -> Any:
+            counted[name] += 1
+            return function(*args, **options)
+
+        monkeypatch.setattr(module, name, counted_one)
+
+    counting(planning, "make_plan")
+    counting(whatif_module, "driver_proofs")
+    made = compute(case_of(tmp_path / "b", *EVERYTHING), budget=ENDLESS)
+    by_hook = [one for one in made.combinations if one.mode in made.heeding]
+    sets = {one.capabilities for one in by_hook}
+    assert len(by_hook) >= 8 * len(sets)
+    assert counted["make_plan"] < 2 * len(sets)
+    assert counted["driver_proofs"] < len(sets)
 
 
 def test_equal_results_are_stored_once(whatif: WhatIf) -> None:

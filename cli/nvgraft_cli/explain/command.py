@@ -1,6 +1,7 @@
 """``nvgraft explain``: print the whole decision about a container as a story."""
 
 import argparse
+import gc
 import os
 import time
 from typing import TYPE_CHECKING
@@ -88,6 +89,8 @@ def run(args: argparse.Namespace) -> int:
     with opened_case_of_pod(args) as (case, pod):
         story = tell(case)
         if args.html is not None:
+            if args.page_to is not None:  # this process ends with the page, which has nearly all
+                gc.disable()
             _write_page(args, case, pod, story, _slowness(*clocks))
             return int(story.decision == "refuse")
     if args.format == "json":
