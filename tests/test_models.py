@@ -168,7 +168,7 @@ def test_host_errors_name_the_member(path: str, value: object, where: str, cause
         (b"", "an empty file"),
         (b"9" * 5000, "a number with too many digits"),
         (b'{"name": "x"', "not JSON"),
-        (b"\xff\xfe", "byte 0 is not UTF-8"),
+        (b"\xff{}", "byte 0 is not UTF-8"),
         (b'{"name": NaN}', "NaN is not a JSON number"),
         (b"[" * 1000, "nested too deeply"),
         (b"[" * 100_000, "it has 100,000 values, more than 80,000"),

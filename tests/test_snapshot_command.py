@@ -522,6 +522,20 @@ def test_a_driver_package_keeps_its_driver_root(tmp_path: Path) -> None:
     assert not any(path.startswith(("/dev", "/proc")) for path in document["files"])
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_document_that_windows_has_written_again_is_named(
+    encoding: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """A document with a byte order mark is whole: the error says what to do with it."""
+    path = tmp_path / "host.json"
+    path.write_text(Path(gallery.path("eks-t4")).read_text(), encoding=encoding)
+    assert main(["doctor", "--host", str(path)]) == 2
+    assert capsys.readouterr().err == (
+        f"nvgraft doctor: {path}: not JSON: it begins with a byte order mark"
+        " | save it as UTF-8 without one, which Windows PowerShell's > does not do\n"
+    )
+
+
 def test_no_driver_or_two_are_input_errors(tmp_path: Path) -> None:
     """A directory without a driver, or with two versions, is refused with what it has."""
     with pytest.raises(InputError, match=r"has no driver"):

@@ -106,6 +106,10 @@ def _check_bounds(raw: bytes, path: str) -> None:
             )
 
 
+#: Byte order marks of UTF-8 and UTF-16.
+_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+
+
 def load_json(raw: bytes, path: str) -> Any:
     """Return the data of a JSON text.
 
@@ -119,6 +123,9 @@ def load_json(raw: bytes, path: str) -> Any:
     except (ValueError, RecursionError) as error:
         cause = f"not JSON: {_words(error)}" if raw.strip() else "an empty file"
         fix = "write the file again: it may be truncated"
+        if raw.startswith(_MARKS):
+            cause = "not JSON: it begins with a byte order mark"
+            fix = "save it as UTF-8 without one, which Windows PowerShell's > does not do"
         raise DocumentError(path, "", cause, fix) from None
 
 
