@@ -136,6 +136,20 @@ class Spelling:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignWords:
+    """What programs print in another language, in small letters, and the English words.
+
+    :ivar inner: a word of it that stands between others, or "": a text without it is not searched.
+    :ivar letters: its characters: nor is a text without one of them.
+    """
+
+    words: str
+    english: str
+    inner: str
+    letters: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Word:
     """What a word of the system, an exit code or a signal means in any error.
 
@@ -154,8 +168,7 @@ class Known:
     """All that is known about errors.
 
     :ivar layers: from the outside in.
-    :ivar words: what programs print in other languages, longest first, the English words, and a
-        word that stands between others in it, or "".
+    :ivar foreign: what programs print in other languages, longest first.
     :ivar general: the meanings of words in general, the telling ones first.
     :ivar checks: the two checks for an unknown error, by the place of the program that said it.
     :ivar contexts: how a paste names the surroundings of which a cause depends, by name.
@@ -164,7 +177,7 @@ class Known:
 
     rows: tuple[KnownError, ...]
     layers: tuple[Layer, ...]
-    words: tuple[tuple[str, str, str], ...]
+    foreign: tuple[ForeignWords, ...]
     spellings: tuple[Spelling, ...]
     general: tuple[Word, ...]
     checks: dict[str, tuple[str, ...]]
@@ -178,8 +191,13 @@ def known() -> Known:
     folder = Path(errors.__file__).parent
     data = [tomllib.loads((folder / f"{name}.toml").read_text("utf-8")) for name in errors.FILES]
     tables = {name: table for file in data for name, table in file.items() if name != "error"}
-    words = [
-        (other, row["english"], max(other.split()[1:-1], key=len, default=""))
+    foreign = [
+        ForeignWords(
+            other,
+            row["english"],
+            max(other.split()[1:-1], key=len, default=""),
+            frozenset(other),
+        )
         for row in tables["words"]
         for other in row["others"]
     ]
@@ -193,7 +211,7 @@ def known() -> Known:
             Layer(row["name"], tuple(row["says"]), row["passes"], row["place"])
             for row in tables["layer"]
         ),
-        tuple(sorted(words, key=lambda word: -len(word[0]))),
+        tuple(sorted(foreign, key=lambda one: -len(one.words))),
         tuple(_spelling(row) for row in tables["spelling"]),
         tuple(
             Word(
@@ -213,6 +231,12 @@ def known() -> Known:
             for name, rows in tables["tables"].items()
         },
     )
+
+
+@cache
+def foreign(*, ascii_only: bool) -> tuple[ForeignWords, ...]:
+    """Return what programs print in other languages, or what of it an ASCII text can have."""
+    return tuple(one for one in known().foreign if not ascii_only or one.words.isascii())
 
 
 @cache

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import compress, pairwise
 
-from nvgraft_cli.explain_error.known import known
+from nvgraft_cli.explain_error.known import foreign
 
 #: Bytes of a paste that are read.
 LIMIT = 1 << 24
@@ -264,14 +264,17 @@ def lower(text: str) -> str:
 def _english(text: str) -> str:
     small = lower(text)
     letters, words = frozenset(small), {"", *small.split()}
-    for other, english, inner in known().words:
-        if inner not in words or not letters.issuperset(other) or (at := small.find(other)) < 0:
+    for one in foreign(ascii_only=small.isascii()):
+        if one.inner not in words or not one.letters <= letters:
+            continue
+        at = small.find(one.words)
+        if at < 0:
             continue
         pieces, done = [], 0
         while at >= 0:
-            pieces += [text[done:at], english]
-            done = at + len(other)
-            at = small.find(other, done)
+            pieces += [text[done:at], one.english]
+            done = at + len(one.words)
+            at = small.find(one.words, done)
         text = "".join([*pieces, text[done:]])
         small = lower(text)
     return text
