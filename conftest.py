@@ -60,12 +60,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Some tests fork, and gRPC's threads in the same process would end it.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
-# The time of an example depends on the load of the machine.
-hypothesis.settings.register_profile(
-    "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("any-machine")
-
 
 def _program(name: str) -> Callable[[], str]:
     return lambda: (
@@ -222,8 +216,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=40,
         metavar="N",
-        help="mutated documents for each parser (default: 40)",
+        help="mutated documents for each parser, and at most three times as many examples for a"
+        " property that has no number of its own (default: 40)",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set how many examples hypothesis tries; their time depends on the load of the machine."""
+    hypothesis.settings.register_profile(
+        "any-machine",
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        max_examples=min(100, 3 * config.getoption("--fuzz-examples")),
+    )
+    hypothesis.settings.load_profile("any-machine")
 
 
 def pytest_collection_finish() -> None:

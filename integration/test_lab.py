@@ -107,7 +107,9 @@ def test_a_start_is_walked_through_phase_by_phase() -> None:
 
 
 def test_nothing_is_written_on_this_machine() -> None:
-    """The lab writes nothing to /run, /tmp, /var/tmp and the runtime's own directories."""
+    """The lab writes nothing to /run, /tmp, /var/tmp and the runtime's own directories, except that
+    what was compiled for the host is kept.
+    """
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", ONLY_ITS_OWN, "sh", *LAB, "--script", "-"],
         input="run end",
@@ -118,7 +120,15 @@ def test_nothing_is_written_on_this_machine() -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "| GPU 0: NVIDIA A10" in done.stdout
-    assert done.stdout.splitlines()[-3:] == ["/run", "/tmp", "/var/tmp"]
+    *kept, standins, tmp, other = done.stdout.splitlines()[-6:]
+    assert [*kept, tmp, other] == [
+        "/run",
+        "/run/nvgraft",
+        "/run/nvgraft/cache",
+        "/tmp",
+        "/var/tmp",
+    ]
+    assert re.fullmatch("/run/nvgraft/cache/standins-[0-9a-f]+", standins)
 
 
 def test_back_takes_back_exactly_what_a_phase_has_done() -> None:
