@@ -200,6 +200,7 @@ def test_podman_takes_the_specification_of_edits(bundle: Bundle) -> None:
 #: Changes the host while its specification is kept up to date, and prints the specifications.
 REFRESHED = """
 await() {{ for i in $(seq 100); do [ "$(grep -c '"event": "written"' /run/log)" = $1 ] && return; sleep 0.1; done; cat /run/log; exit 9; }}
+: > /run/log  # before the first look at it
 {cli} --log-format json cdi refresh --watch --check 0.2 --hooks nvgraft /run/cdi/nvidia.json 2> /run/log & refresher=$!
 await 1
 cat /run/cdi/nvidia.json

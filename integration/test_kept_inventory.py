@@ -130,6 +130,7 @@ with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15) as kernel:
 
 WATCHED = """
 await() {{ for i in $(seq 100); do grep -q "$1" /run/log && return; sleep 0.1; done; echo "no $1"; cat /run/log; exit 9; }}
+: > /run/log  # before the first look at it
 {cli} --debug watch --check 0.2 --format json 2> /run/log & watcher=$!
 await '"reason": "start"'
 echo change > /sys/class/mem/null/uevent
