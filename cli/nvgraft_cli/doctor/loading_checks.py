@@ -11,6 +11,7 @@ from nvgraft_cli.prove.loader.loading import Failure
 from nvgraft_cli.prove.loader.search import LoadFault
 from nvgraft_cli.prove.opened import opened_for, opened_libraries
 from nvgraft_cli.prove.proof import Proof
+from nvgraft_cli.prove.pythons import resolve
 from nvgraft_cli.prove.start.architecture import exec_format_error
 from nvgraft_specs import names
 from nvgraft_specs.cuda_versions import CUDA_VERSIONS
@@ -151,13 +152,14 @@ def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
     reported = set()
     for name in [*opened, *absent]:
         proof = patient.proof(name)
+        # Most programs open libcuda.so.1 only, and none needs what the container does not get.
+        needed = name != "libcuda.so" and name not in absent
         if proof.verdict == "no":
-            # Most programs open libcuda.so.1 only.
-            if name != "libcuda.so" and name not in absent:
+            if needed:
                 yield from _unloadable(name, proof, patient)
             continue
         final = proof.final
-        if name != "libcuda.so" and name not in absent:
+        if needed:
             yield from _perhaps_shadowed(name, proof)
         # Forward compatibility is the subject of compat-libraries.
         if not final.foreign or final.is_compat or final.path in reported:
@@ -169,7 +171,7 @@ def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
             f"({final.how})" + (f"; not known is {scripted}" if scripted else ""),
             final.consequence,
             _way_out(final),
-            "warning" if name == "libcuda.so" or name in absent or scripted else "error",
+            "error" if needed and not scripted else "warning",
             phrase=_words_of(name, final),
         )
 
@@ -278,7 +280,7 @@ def _lacks_needed(name: str, failure: Failure, proof: Proof, patient: Patient) -
     if final.foreign and failure.needed_by == final.found:
         cause = f"the loader takes a file of {final.origin} for the host's ({final.how})"
         fix = _way_out(final)
-    beside = posixpath.dirname(_resolved(patient, proof.loader))
+    beside = posixpath.dirname(resolve(patient.planned, proof.loader))
     if not final.foreign and patient.in_image(posixpath.join(beside, failure.name)):
         lacks = f"{failure.needed_by} needs {failure.name}, which the loader does not find"
         cause = f"the image has it in {beside}, where the loader looks for the program's own only"
@@ -365,7 +367,7 @@ def library_path(patient: Patient) -> Iterator[Diagnosis]:
             f"let the script leave {libs_dir} as it is",
         )
         return
-    beside = posixpath.dirname(_resolved(patient, loader))
+    beside = posixpath.dirname(resolve(patient.planned, loader))
     own = [beside] if beside not in lasting and patient.in_image(f"{beside}/libc.so.6") else []
     yield Diagnosis(
         f"{seen}: {'it is' if len(missing) == 1 else 'they are'} mounted in {libs_dir}, and the "
@@ -380,14 +382,6 @@ def _set_library_path(patient: Patient, *directories: str) -> str:
     present = patient.environment.get("LD_LIBRARY_PATH", "")
     value = ":".join([*filter(None, [present]), *directories])
     return f"set LD_LIBRARY_PATH={value} in the container's environment"
-
-
-def _resolved(patient: Patient, path: str) -> str:
-    """Return a path with its symbolic links followed; as it is if nothing is there."""
-    try:
-        return patient.planned.resolve(path)
-    except (PathError, OSError):
-        return path
 
 
 def soname_links_missing(patient: Patient) -> Iterator[Diagnosis]:

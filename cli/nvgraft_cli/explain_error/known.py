@@ -16,6 +16,7 @@ _WORD = re.compile(r"[a-z]+")
 _PIECE = re.compile(r"\{([a-z_]+)\}")
 #: Characters of distinct words for which one expression for all words is worth being compiled.
 _MANY = 1 << 12
+#: A quotation mark: a paste with one has not lost them.
 QUOTE = re.compile("[\"'`]")
 #: Quotation marks and brackets, which get lost on the way through chat programs and web pages.
 _MARKS = str.maketrans("", "", "\"'`[]")
@@ -59,7 +60,6 @@ class KnownError:
     """
 
     place: int
-
     id: str
     failure: str
     stage: str
@@ -73,7 +73,7 @@ class KnownError:
     hints: bool
     on: str
     cause: str
-    otherwise: tuple["Other", ...]
+    otherwise: tuple[Other, ...]
     next: tuple[str, ...]
 
     @cached_property
@@ -275,6 +275,7 @@ def words_in(small: str) -> frozenset[str]:
     Each word of the text is searched once, however often it occurs: logs repeat theirs.
     """
     words = f" {' '.join(frozenset(_WORD.findall(small)))} "
+    # Compiling the expression takes longer than looking for each word in a short text.
     if len(words) < _MANY and not _any_word.cache_info().currsize:
         return frozenset(word for word in _longest_words() if word in words)
     any_word, beginnings = _any_word()

@@ -40,8 +40,11 @@ from nvgraft_cli.shell.errors import InputError
 _UNSAFE = {"LD_LIBRARY_PATH", "LD_PRELOAD"}
 
 
-class _Foreign(Exception):
-    """The host does not run a program; ``program`` is its path, the text is the error."""
+class _OpensNothing(Exception):
+    """A program opens no library: the host does not run it, for one.
+
+    ``program`` is its path, the text is the error.
+    """
 
     def __init__(self, program: str, words: str) -> None:
         super().__init__(words)
@@ -52,8 +55,8 @@ class _Foreign(Exception):
         return Failure("" if self.program == what else self.program, self.program, str(self))
 
 
-class _RefusesDlopen(_Foreign):
-    """The program runs, and its dlopen() always fails: it is linked statically with musl."""
+class _RefusesDlopen(_OpensNothing):
+    """A program runs, and its dlopen() always fails: it is linked statically with musl."""
 
     def __init__(self, program: str) -> None:
         super().__init__(program, NO_DLOPEN_WORDS)
@@ -258,8 +261,8 @@ def prove(
     if facts is not None and _is_program(facts):
         try:
             _check_machine(what, facts, tree)
-        except _Foreign as error:
-            return _not_started(what, error, notes)
+        except _OpensNothing as error:
+            return _opens_nothing(what, error, notes)
     if facts is not None and _is_static(facts):
         file = tree.resolve(what)
         static = Object(what, what, file, "by its path", tree.from_host(file), facts)
@@ -274,8 +277,8 @@ def prove(
         try:
             requester, started = _opening_program(program, tree, container, notes)
             tree = started.tree or tree
-        except _Foreign as error:
-            return _not_started(what, error, notes)
+        except _OpensNothing as error:
+            return _opens_nothing(what, error, notes)
     return _prover(facts, requester, started, tree, plan, container, isa_level, notes)(what)
 
 
@@ -294,9 +297,9 @@ def library_prover(
     notes: list[str] = []
     try:
         requester, started = _opening_program(program, tree, container, notes)
-    except _Foreign as error:
-        foreign = error
-        return lambda what: _not_started(what, foreign, notes)
+    except _OpensNothing as error:
+        known = error
+        return lambda what: _opens_nothing(what, known, notes)
     tree = started.tree or tree
     return _prover(None, requester, started, tree, plan, container, isa_level, notes)
 
@@ -350,7 +353,7 @@ def open_program(
         raise InputError(
             f"{program}: {error} | link it dynamically, or pass --program another one"
         ) from error
-    except _Foreign as error:
+    except _OpensNothing as error:
         raise InputError(f"{error} | use an image for {tree.machine}") from error
     if requester is None or requester.facts.interp is None:
         raise InputError(
@@ -566,15 +569,15 @@ def _is_program(facts: Dynamic) -> bool:
 def _check_machine(program: str, facts: Dynamic, tree: PlannedTree) -> None:
     """Check that the host runs a program.
 
-    :raises _Foreign: it is for another architecture.
+    :raises _OpensNothing: it is for another architecture.
     """
     architecture = foreign_architecture(facts, tree.machine)
     if architecture:
-        raise _Foreign(program, exec_format_error(program, architecture, tree.machine))
+        raise _OpensNothing(program, exec_format_error(program, architecture, tree.machine))
 
 
-def _not_started(what: str, error: _Foreign, notes: list[str]) -> Proof:
-    """Return the answer for a program that the host does not run, and all that it would open."""
+def _opens_nothing(what: str, error: _OpensNothing, notes: list[str]) -> Proof:
+    """Return the answer for a program that opens nothing, and all that it would open."""
     failure = error.failure(what)
     return Proof(what, "no", failure.needed_by, "none", Load(None, [failure]), tuple(notes))
 
@@ -587,7 +590,7 @@ def _opening_program(
     It is ``program``, or else the program that the container runs.
 
     :raises InputError: ``program`` is not in the container.
-    :raises _Foreign: the host does not run it.
+    :raises _OpensNothing: the host does not run it, or its dlopen() always fails.
     """
     started = (
         started_program(tree, container)
@@ -595,7 +598,7 @@ def _opening_program(
         else named_program(program, tree, container)
     )
     if started.error:
-        raise _Foreign(started.path, started.error.words)
+        raise _OpensNothing(started.path, started.error.words)
     tree = started.tree or tree
     if started.starters:
         notes.append(f"the container starts it through {', '.join(started.starters)}")
@@ -611,7 +614,7 @@ def _opening_program(
                 "container"
             ) from error
         if failure := missing_program(tree, container):
-            raise _Foreign(started.path, failure.words) from error
+            raise _OpensNothing(started.path, failure.words) from error
         notes.append(
             "the container's own program was not found: a program without RPATH is assumed"
         )
