@@ -4,7 +4,7 @@ import json
 from functools import cache
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 
 from nvgraft_specs.models import parse, schema_path
 from nvgraft_specs.models.schemas import MODELS
@@ -12,7 +12,7 @@ from nvgraft_specs.models.schemas import MODELS
 
 @cache
 def _validator(schema: str) -> Any:
-    return jsonschema.Draft202012Validator(json.loads(schema_path(schema).read_text()))
+    return jsonschema_rs.Draft202012Validator(json.loads(schema_path(schema).read_text()))
 
 
 def read_document(text: str) -> dict[str, Any]:

@@ -6,7 +6,9 @@ import re
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -181,21 +183,18 @@ def test_long_texts_in_toml_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("unit", ['"', '\\"', "'", '"a".', "'a'.", "a. "])
-def test_looking_for_long_keys_takes_linear_time(unit: str) -> None:
+def test_looking_for_long_keys_takes_linear_time(
+    unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Texts of quotes, escapes and words of a megabyte are looked through once, not for each
     character.
     """
+    monkeypatch.setattr(tomltext, "MAX_VALUES", 10**9)
     text = f"{'.' * 40}\n{unit * (1_000_000 // len(unit))}"
-    code = "import sys; from nvgraft.base import tomltext; tomltext.MAX_VALUES = 10**9\ntry:"
-    code += " tomltext._check_bounds(sys.stdin.read())\nexcept ValueError: pass"
-    subprocess.run(
-        [sys.executable, "-c", code],
-        input=text,
-        text=True,
-        env={"PYTHONPATH": ":".join(sys.path)},
-        check=True,
-        preexec_fn=_limit,
-    )
+    began = time.process_time()
+    with suppress(ValueError):
+        tomltext._check_bounds(text)
+    assert time.process_time() - began < 10
 
 
 def test_a_configuration_of_an_engine_is_bounded(tmp_path: Path) -> None:

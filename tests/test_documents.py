@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import jsonschema
+import jsonschema_rs
 import pytest
 
 from bundles import EVERYTHING, make_bundle
@@ -293,7 +293,7 @@ def test_an_extra_or_missing_member_is_refused(
             inner["extra"] = 1
         else:
             inner.popitem()
-        with pytest.raises(jsonschema.ValidationError):
+        with pytest.raises(jsonschema_rs.ValidationError):
             read_document(json.dumps(data))
 
 
