@@ -89,6 +89,7 @@ def test_a_host_has_one_numa_node_unless_told_otherwise() -> None:
             r"driver 570: not the version of a driver \| write it in full",
         ),
         ("8 x h100-sxm, driver 999.10", r"files of branch 999 are not known \| take one of 550,"),
+        ("8 x h100-sxm, driver 610.43.02", r"files of branch 610 are not known \| .*, 590, or"),
         (
             "8 x h100-sxm, driver 535.10.05",
             r"files of branch 535 are not known .* nvgraft snapshot",

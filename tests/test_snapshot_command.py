@@ -562,9 +562,12 @@ def test_a_branch_that_is_not_known_is_an_input_error(
         open_package(str(tmp_path), "/", None)
 
 
-def test_the_oldest_packaged_branch_is_known(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "cuda"), [("340.108", "6.5"), ("615.71.09", "13.4")])
+def test_the_oldest_and_the_newest_branch_are_known(
+    version: str, cuda: str, tmp_path: Path
+) -> None:
     """Debian still has the driver for GPUs of the Fermi and Tesla generations, with CUDA 6.5."""
     (tmp_path / "usr/lib").mkdir(parents=True)
     library = shared_object(64, "EM_X86_64", "libcuda.so.1", [], None)
-    (tmp_path / "usr/lib/libcuda.so.340.108").write_bytes(library)
-    assert open_package(str(tmp_path), "/", None).report.cuda_version == "6.5"
+    (tmp_path / f"usr/lib/libcuda.so.{version}").write_bytes(library)
+    assert open_package(str(tmp_path), "/", None).report.cuda_version == cuda

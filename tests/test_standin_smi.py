@@ -10,7 +10,7 @@ import pytest
 from nvgraft_cli.simulate import stubs
 from nvgraft_cli.simulate.standins import build, data
 from nvgraft_specs import gallery
-from nvgraft_specs.models.host import load_host
+from nvgraft_specs.models.host import Host, load_host
 
 pytestmark = pytest.mark.requires("gcc", "x86_64")
 
@@ -22,8 +22,8 @@ static int copy(char *to, unsigned size, const char *text) { snprintf(to, size, 
 static int second(void *d) { return d == (void *)2 ? 3 : 0; }
 int nvmlInit_v2(void) { return INIT; }
 const char *nvmlErrorString(int code) { return code == 18 ? "Driver/library version mismatch" : "Unknown Error"; }
-int nvmlSystemGetDriverVersion(char *to, unsigned size) { return copy(to, size, "570.172.08"); }
-int nvmlSystemGetNVMLVersion(char *to, unsigned size) { return copy(to, size, "12.570.172.08"); }
+int nvmlSystemGetDriverVersion(char *to, unsigned size) { return copy(to, size, VERSION); }
+int nvmlSystemGetNVMLVersion(char *to, unsigned size) { return copy(to, size, "12." VERSION); }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 12080; return 0; }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = COUNT; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **d) { *d = (void *)(index + 1L); return LOST == index ? 15 : 0; }
@@ -70,14 +70,12 @@ UNREACHED = (
 )
 
 
-@pytest.fixture(scope="module")
-def smi(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compile nvidia-smi for a host with driver 570.172.08."""
+def compiled(directory: Path, host: Host) -> Path:
+    """Compile nvidia-smi for a host into a directory, and return its path."""
     compiler = build.Compiler(
-        data.c_source(load_host(gallery.path("mig-h100"))),
-        lambda soname: stubs.shared_object(64, "EM_X86_64", soname, (), None),
+        data.c_source(host), lambda soname: stubs.shared_object(64, "EM_X86_64", soname, (), None)
     )
-    path = tmp_path_factory.mktemp("smi") / "nvidia-smi"
+    path = directory / "nvidia-smi"
     path.write_bytes(
         compiler.program(build.SOURCES / "nvidia_smi.c", "/lib64/ld-linux-x86-64.so.2")
     )
@@ -85,12 +83,20 @@ def smi(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def library(directory: Path, init: int = 0, count: int = 2, lost: int = 9) -> Path:
+@pytest.fixture(scope="module")
+def smi(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile nvidia-smi for a host with driver 570.172.08."""
+    return compiled(tmp_path_factory.mktemp("smi"), load_host(gallery.path("mig-h100")))
+
+
+def library(
+    directory: Path, init: int = 0, count: int = 2, lost: int = 9, version: str = "570.172.08"
+) -> Path:
     """Compile an NVML into a directory, and return the directory."""
     source = directory / "nvml.c"
     source.write_text(NVML)
     output = directory / "libnvidia-ml.so.1"
-    defines = [f"-DINIT={init}", f"-DCOUNT={count}", f"-DLOST={lost}"]
+    defines = [f"-DINIT={init}", f"-DCOUNT={count}", f"-DLOST={lost}", f'-DVERSION="{version}"']
     command = ["gcc", "-w", "-shared", "-fPIC", *defines, str(source), "-o", str(output)]
     subprocess.run(command, check=True)
     return directory
@@ -120,6 +126,17 @@ def test_the_table_ends_with_whose_it_is(smi: Path, nvml: Path) -> None:
     assert rest.startswith(TABLE)
     assert "|  No running processes found " in rest
     assert done.stdout.endswith(MARK)
+
+
+def test_the_banner_of_newer_drivers(tmp_path: Path) -> None:
+    """From 610 on, nvidia-smi calls the driver's version that of its kernel module (KMD)."""
+    host = load_host(gallery.path("mig-h100"))
+    newer = host.nvml.model_copy(update={"driver_version": "610.43.02"})
+    program = compiled(tmp_path, host.model_copy(update={"nvml": newer}))
+    nvml = library(tmp_path, version="610.43.02")
+    assert run(program, nvml).stdout.splitlines()[2] == (
+        "| NVIDIA-SMI 610.43.02              KMD Version: 610.43.02     CUDA UMD Version: 12.8     |"
+    )
 
 
 def test_what_programs_read_has_no_line_of_ours(smi: Path, nvml: Path) -> None:

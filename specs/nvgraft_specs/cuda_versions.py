@@ -45,6 +45,9 @@ CUDA_VERSIONS = {
     575: "12.9",
     580: "13.0",
     590: "13.1",
+    595: "13.2",
+    610: "13.3",
+    615: "13.4",
 }
 
 #: The least driver on Linux for a CUDA toolkit. From 11 on, one driver serves all versions with the

@@ -20,7 +20,7 @@ _CONTINUED = re.compile(r"[a-z]\w*(?: |$)")
 #: the next line is not its end.
 _WHOLE = re.compile(
     r"\S{0,60}[$#%] |(?:sudo )?(?:docker|podman|nerdctl|kubectl|apt|apt-get|pip3?|python3?) [a-z-]"
-    r"|NVIDIA-SMI \d.*CUDA Version: \d|GPU \d+: |(?:ii|rc)  ?\S+ "
+    r"|NVIDIA-SMI \d.*CUDA (?:UMD )?Version: \d|GPU \d+: |(?:ii|rc)  ?\S+ "
     r"|(?!.*level=(?:err|fat|warn)).{0,80}(?:level=(?:info|debug)|\b(?:INFO|DEBUG))\b"
 )
 #: The beginning of a message, which is not the end of the line before.

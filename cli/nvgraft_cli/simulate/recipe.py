@@ -24,8 +24,8 @@ _GPU_LIMIT = 16
 #: PCI buses of a node with eight GPUs; more GPUs are in another PCI domain.
 _BUSES = (0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)
 _UVM, _CAPS, _SWITCHES, _IMEX = 510, 234, 235, 233
-#: The oldest branch whose files are known.
-_OLDEST = 550
+#: The first and the last branch whose files are known.
+_OLDEST, _NEWEST = 550, 590
 #: The first generation of NVLink whose NVSwitches are reached through InfiniBand alone.
 _UNLISTED_SWITCHES = 5
 #: Minor numbers of MIG's capabilities: for each GPU, and for each GPU instance.
@@ -211,10 +211,11 @@ def _driver_version(text: str) -> str:
             f"driver {text}: not the version of a driver | write it in full, such as 570.172.08"
         )
     branch = int(found.group(1))
-    if branch < _OLDEST or branch not in CUDA_VERSIONS:
-        known = ", ".join(str(number) for number in CUDA_VERSIONS if number >= _OLDEST)
+    known = [number for number in CUDA_VERSIONS if _OLDEST <= number <= _NEWEST]
+    if branch not in known:
         raise WrongRecipe(
-            f"driver {text}: the files of branch {branch} are not known | take one of {known},"
+            f"driver {text}: the files of branch {branch} are not known | take one of"
+            f" {', '.join(map(str, known))},"
             " or record a host with nvgraft snapshot"
         )
     return text

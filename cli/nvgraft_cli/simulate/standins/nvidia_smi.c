@@ -500,7 +500,10 @@ static int table(void) {
   ASK("nvmlSystemGetCudaDriverVersion_v2", &version);
   snprintf(cuda, sizeof cuda, "%d.%d", version / 1000, version % 1000 / 10);
   strftime(date, sizeof date, "%a %b %e %H:%M:%S %Y", localtime(&now));
-  printf("%s       \n" LINE "\n| NVIDIA-SMI %-23sDriver Version: %-15sCUDA Version: %-9s|\n", date, simulated.version, driver, cuda);
+  // Since 610 the driver's version is called that of its kernel module, as in public output of 610.43.02.
+  printf(atoi(simulated.version) < 610 ? "%s       \n" LINE "\n| NVIDIA-SMI %-23sDriver Version: %-15sCUDA Version: %-9s|\n"
+                                       : "%s       \n" LINE "\n| NVIDIA-SMI %-23sKMD Version: %-14sCUDA UMD Version: %-9s|\n",
+         date, simulated.version, driver, cuda);
   puts("|-----------------------------------------+------------------------+----------------------+\n"
        "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n"
        "| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |\n"
