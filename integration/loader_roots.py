@@ -29,7 +29,7 @@ int main(int argc, char **argv) {
     struct link_map *map, *last;
     dlinfo(dlopen(NULL, RTLD_LAZY), RTLD_DI_LINKMAP, &last);
     while (last->l_next) last = last->l_next;
-    void *handle = dlopen(argv[1], RTLD_LAZY);
+    void *handle = dlopen(argv[1], RTLD_NOW);
     if (!handle) { printf("no %s\\n", dlerror()); return 1; }
     dlinfo(handle, RTLD_DI_LINKMAP, &map);
     printf("yes %s\\n", map->l_name);

@@ -239,6 +239,94 @@ def test_a_missing_version_is_named(root: Root, tmp_path: Path) -> None:
     )
 
 
+NEEDS = "int nowhere(void); int use(void) { return nowhere(); }"
+
+
+@pytest.mark.parametrize("style", ["gnu", "sysv", "both"])
+def test_a_missing_symbol_is_named(root: Root, style: str) -> None:
+    """What is opened binds all its symbols: one that no loaded library defines is missing."""
+    table = f"-Wl,--hash-style={style}"
+    root.compile(f"{LIBS}/libb.so.1", "int elsewhere(void) { return 1; }", table)
+    root.compile(f"{LIBS}/liba.so.1", NEEDS, table, links=(f"{LIBS}/libb.so.1",))
+    ours = root.agree("liba.so.1")
+    assert ours.load.failures[0].words == f"/{LIBS}/liba.so.1: undefined symbol: nowhere"
+    root.compile(f"{LIBS}/libb.so.1", "int nowhere(void) { return 1; }", table)
+    assert root.agree("liba.so.1").verdict == "yes"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "int nowhere(void) __attribute__((weak)); int use(void) { return nowhere(); }",
+        'char *getenv(const char *); int use(void) { return !getenv("A"); }',
+        "int value(void) { return 1; } int use(void) { return value(); }",
+    ],
+)
+def test_symbols_that_are_not_missing(root: Root, source: str) -> None:
+    """A weak symbol may be missing, and the program's C library and the library itself count."""
+    root.compile(f"{LIBS}/liba.so.1", source, "-nostdlib")
+    assert root.agree("liba.so.1").verdict == "yes"
+
+
+@pytest.mark.parametrize(
+    ("source", "option", "environment", "verdict"),
+    [
+        (NEEDS, "-z,lazy", {}, "yes"),
+        (NEEDS, "-z,now", {}, "no"),
+        (NEEDS, "-z,lazy", {"LD_BIND_NOW": "1"}, "no"),
+        ("extern int nowhere; int *there = &nowhere;", "-z,lazy", {}, "no"),
+    ],
+)
+def test_what_is_preloaded_binds_functions_late(
+    root: Root, source: str, option: str, environment: dict[str, str], verdict: str
+) -> None:
+    """A preloaded library whose symbols are bound at the start does not let the program start."""
+    root.compile("opt/libp.so", source, f"-Wl,{option}")
+    root.library(f"{LIBS}/liba.so.1")
+    environment = {"LD_PRELOAD": "/opt/libp.so", **environment}
+    ours = root.proof("liba.so.1", **environment)
+    real = root.dlopen("liba.so.1", **environment)
+    assert (ours.verdict, real.startswith("yes")) == (verdict, verdict == "yes")
+    if verdict == "no":
+        words = "/bin/open: symbol lookup error: /opt/libp.so: undefined symbol: nowhere"
+        assert ours.load.failures[0].words == words
+
+
+@pytest.mark.parametrize(
+    ("size", "model", "verdict"),
+    [(64, "initial-exec", "yes"), (4096, "initial-exec", "no"), (4096, "global-dynamic", "yes")],
+)
+def test_static_thread_local_storage_has_little_room(
+    root: Root, size: int, model: str, verdict: str
+) -> None:
+    """A library that is opened has to fit into what the loader reserves beside the program's."""
+    source = f"static __thread char all[{size}]; int use(int i) {{ return all[i]++; }}"
+    root.compile(f"{LIBS}/liba.so.1", source, f"-ftls-model={model}")
+    assert root.agree("liba.so.1").verdict == verdict
+    if size == 64:
+        source = source.replace("64", "1700")
+        root.compile(f"{LIBS}/liba.so.1", source, f"-ftls-model={model}")
+        assert root.proof("liba.so.1").verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("at", "content", "words"),
+    [(7, b"\x09", "ELF file OS ABI invalid"), (64, bytes(4096), "no loadable segments")],
+)
+def test_a_library_with_a_header_of_another_kind(
+    root: Root, at: int, content: bytes, words: str
+) -> None:
+    """The loader stops at a library of another system, and at one with a header alone."""
+    root.library(f"{LIBS}/liba.so.1")
+    path = root.path / LIBS / "liba.so.1"
+    data = bytearray(path.read_bytes())
+    data[at : at + len(content)] = content
+    path.write_bytes(data)
+    ours, real = root.proof("liba.so.1"), root.dlopen("liba.so.1")
+    assert (ours.verdict, real.endswith(words)) == ("no", True)
+    assert ours.load.failures[0].words.endswith(words)
+
+
 @pytest.mark.parametrize(
     ("content", "words"), [(b"", "file too short"), (b"x" * 4096, "invalid ELF header")]
 )

@@ -392,6 +392,23 @@ def test_doctor_warns_of_a_level_that_is_not_recorded(tmp_path: Path, capsys: Ca
     assert fact in document["verdict"]
 
 
+def test_a_level_does_not_matter_if_it_leads_to_the_same_file(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """A file for processors of an unrecorded level that is a link to the other one is known."""
+    files = image(("opt/lib/libx.so.1", library("libx.so.1")))
+    files[LOADER.lstrip("/")] += HWCAPS
+    path = bundle(tmp_path / "b", files, "LD_LIBRARY_PATH=/opt/lib")
+    place = tmp_path / "b/rootfs/opt/lib/glibc-hwcaps/x86-64-v4/libx.so.1"
+    put(place, library("libx.so.1"))
+    _, (proof,) = run_prove(capsys, "libx.so.1", "--bundle", path)
+    assert proof["verdict"] == "unknown"
+    place.unlink()
+    place.symlink_to("../../libx.so.1")
+    _, (proof,) = run_prove(capsys, "libx.so.1", "--bundle", path)
+    assert (proof["verdict"], proof["file"]["path"]) == ("yes", "/opt/lib/libx.so.1")
+
+
 @pytest.mark.parametrize("features", ["-AVX512F", ""])
 def test_tunables_that_take_features_make_levels_unknown(
     features: str, tmp_path: Path, capsys: Captured
@@ -574,6 +591,10 @@ def test_platform_in_a_search_path(tmp_path: Path, capsys: Captured) -> None:
     place = tmp_path / "b/rootfs/opt"
     _, (proof,) = run_prove(capsys, "libx.so.1", "--bundle", path)
     assert (proof["verdict"], proof["file"]["path"]) == ("yes", "/opt/lib/libx.so.1")
+    put(place / "x86_64/libother.so.1", library("libother.so.1"))
+    (place / "haswell").mkdir()
+    _, (proof,) = run_prove(capsys, "libx.so.1", "--bundle", path)
+    assert (proof["verdict"], proof["unknown"]) == ("yes", [])
     put(place / "x86_64/libx.so.1", library("libx.so.1"))
     put(place / "haswell/libx.so.1", library("libx.so.1"))
     _, (proof,) = run_prove(capsys, "libx.so.1", "--bundle", path)

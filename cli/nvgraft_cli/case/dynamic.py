@@ -28,6 +28,9 @@ _DT_RPATH, _DT_RUNPATH, _DT_FLAGS_1, _DT_VERDEF, _DT_VERNEED = (
 _DF_1_NODEFLIB, _DF_1_PIE = 0x800, 0x08000000
 _ET_EXEC, _ET_DYN = 2, 3
 _VER_FLG_WEAK = 2
+#: Where a file says its operating system, and what glibc's loader takes: none, or GNU.
+_OS_ABI_AT, _OS_ABIS = 7, (0, 3)
+_PT_LOAD = 1
 
 _VERNEED, _VERNAUX = struct.Struct("<HHIII"), struct.Struct("<IHHII")
 _VERDEF, _VERDAUX = struct.Struct("<HHHHIII"), struct.Struct("<II")
@@ -79,6 +82,7 @@ class Dynamic:
     :ivar versions_needed: (library, version) pairs that the loader requires.
     :ivar versions_defined: the versions that the object defines.
     :ivar type: e_type; the driver's files, which snapshots record, are shared objects.
+    :ivar os_abi: the operating system, of e_ident.
     """
 
     bits: int
@@ -90,10 +94,13 @@ class Dynamic:
     versions_needed: tuple[tuple[str, str], ...] | None
     versions_defined: tuple[str, ...] | None
     type: int = _ET_DYN
+    os_abi: int = 0
 
     @property
     def refused_as_library(self) -> str:
         """Why glibc's loader (2.31 and later) takes it for no library, in its words, or ""."""
+        if self.os_abi not in _OS_ABIS:
+            return "ELF file OS ABI invalid"
         if self.type == _ET_EXEC:
             return "cannot dynamically load executable"
         if self.search is not None and self.search.flags & _DF_1_PIE:
@@ -145,7 +152,7 @@ def _read(tree: Tree, path: str) -> Dynamic:
         )
     if isinstance(tree, SnapshotTree):
         return _recorded(tree, path)
-    return _look(tree, path, read_file)
+    return look(tree, path, read_file)
 
 
 def calls_dlopen(tree: Tree, path: str) -> bool:
@@ -158,12 +165,12 @@ def calls_dlopen(tree: Tree, path: str) -> bool:
     if isinstance(tree, TextTree | SnapshotTree):
         return False
     try:
-        return _look(tree, path, _names_dlopen)
+        return look(tree, path, _names_dlopen)
     except (OSError, ValueError):
         return False
 
 
-def _look(tree: Tree, path: str, read: Callable[[int | elf.FileContent], _Answer]) -> _Answer:
+def look(tree: Tree, path: str, read: Callable[[int | elf.FileContent], _Answer]) -> _Answer:
     """Return what ``read`` tells of a file in a directory or an image."""
     if isinstance(tree, ImageTree):
         answers: list[_Answer] = []
@@ -224,9 +231,12 @@ def read_file(content: int | elf.FileContent) -> Dynamic:
     try:
         facts = elf.read_facts(content, sections=False)
         file = elf.File(content)
+        loaded = any(segment[0] == _PT_LOAD for segment in elf.segments_of(file))
         search, needed, defined = _loading(file)
     except ValueError as error:
         raise BadElf(f"damaged: {error}") from error
+    if not loaded:
+        raise BadElf("object file has no loadable segments")
     return Dynamic(
         facts.bits,
         facts.machine,
@@ -237,6 +247,7 @@ def read_file(content: int | elf.FileContent) -> Dynamic:
         needed,
         defined,
         file.header[0],
+        elf.read_at(content, _OS_ABI_AT, 1)[0],
     )
 
 

@@ -211,6 +211,14 @@ def _unloadable(name: str, proof: Proof, patient: Patient) -> Iterator[Diagnosis
     failure = proof.load.failures[0]
     if _of_no_loader(proof):
         return  # loader-missing reports it
+    if failure.fault is LoadFault.RELOCATION:
+        yield Diagnosis(
+            f"{name} is not loaded: {failure.words}",
+            f"{failure.file} does not fit the other libraries that the program has loaded",
+            f"remove {failure.file}, or replace it with one of the same version as the others",
+            phrase=failure.words,
+        )
+        return
     if failure.name != name:
         if failure.fault is LoadFault.NOT_FOUND:
             yield _lacks_needed(name, failure, proof, patient)

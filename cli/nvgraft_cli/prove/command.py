@@ -22,7 +22,7 @@ examples:
   nvgraft prove /usr/bin/nvidia-smi --container image.tar --host eks-t4
   nvgraft prove --python torch --container image.tar --host eks-t4
 
-A library is opened as by dlopen() in the container's program. Missing symbols are not found.
+A library is opened as by dlopen() with RTLD_NOW in the container's program.
 
 --python finds the extension modules of a module or distribution, its other libraries, and those of
 NVIDIA's wheels beside it, and says which CUDA and driver libraries they get. Each is judged in a

@@ -1,11 +1,14 @@
 """Load one object with all that it needs, as a dynamic loader does, and tell what goes wrong first.
 
 The order is breadth first. Each library is loaded once, under the name that requested it or its
-SONAME; versions are checked at the end. Relocation is not tried: missing symbols are not found.
+SONAME; versions are checked at the end, and then symbols without a version that the image's
+libraries need. What is opened binds all its functions at once, as CUDA's runtime and Python ask
+dlopen() to; what comes with the program binds them when they are called, if it does not say more.
 """
 
 import posixpath
 from collections import deque
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +17,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.dynamic import BadElf, Dynamic, calls_dlopen
 from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.case.symbols import Symbols, read_symbols
 from nvgraft_cli.prove.loader.search import (
     LoadFault,
     Located,
@@ -39,6 +43,10 @@ _DEFINES_DLOPEN = ("ld-", "libc.", "libdl.")
 
 #: What a snapshot may not record of an object, and the attribute of Dynamic that holds it.
 _RECORDED = (("search directories", "search"), ("versions", "versions_needed"))
+
+#: Bytes for thread-local storage of opened libraries beside the program's that glibc reserves
+#: (_dl_tls_static_surplus): the first are always free, more than the second never.
+_SURE_TLS, _MOST_TLS = 1536, 1792
 
 #: The most objects of one load, and of those the most of which each was found because the one
 #: before needs it; a large CUDA program has about 200, and 10 levels.
@@ -130,8 +138,10 @@ class RunningProgram:
         loading, root = _LoadedObjects(self._tree, self._searcher), None
         if self._started is not None:
             root = loading.start(self._started)
-            loading.load_needed([(root, []), *loading.preload(self._started)])
+            preloaded = loading.preload(self._started)
+            loading.load_needed([(root, []), *preloaded])
             loading.check_versions()
+            loading.check_symbols([entry for entry, _chain in preloaded])
             loading.program_is_running()
         return loading, root, self._searcher.unknown, self._searcher.perhaps
 
@@ -167,6 +177,7 @@ class RunningProgram:
         if not root.already_loaded:
             loading.load_needed([(root, chain)])
             loading.check_versions()
+            loading.check_symbols([root], opened=True)
         return loading.outcome(root)
 
 
@@ -177,6 +188,7 @@ class _LoadedObjects:
         self._by_name: dict[str, Object] = {}
         self._by_file: dict[str, Object] = {}
         self._versions_checked: set[str] = set()
+        self._symbols_read: dict[str, Symbols | None] = {}
         self._defined: dict[str, frozenset[str]] = {}
         self._loader: Object | None = None
         self._program = ""
@@ -459,6 +471,71 @@ class _LoadedObjects:
             words = f"{provider.path}: version `{version}' not found (required by {loaded.path})"
             fault = LoadFault.VERSION
             self.failures.append(Failure(loaded.path, library, words, fault, provider.path))
+
+    def check_symbols(self, roots: list[Object], *, opened: bool = False) -> None:
+        """Check that the symbols are there which libraries of the image and their needs bind.
+
+        :param opened: whether they are opened by a running program.
+        """
+        reserved = 0
+        entered = [] if self.failures else list(_with_needs(roots))
+        for loaded in reversed(entered):  # what others need is bound before them
+            symbols = None if loaded.from_host else self._symbols(loaded.file)
+            if symbols is None:
+                continue
+            if opened and not self._searcher.loader.musl:
+                reserved += symbols.static_tls
+                self._check_reserve(loaded, reserved)
+            at_once = opened or self._searcher.binds_at_start
+            missing = self._undefined(symbols.needed if at_once else symbols.needed_at_once)
+            if missing:
+                words = f"{loaded.path}: undefined symbol: {missing}"
+                if self._searcher.loader.musl:
+                    words = f"Error relocating {loaded.path}: {missing}: symbol not found"
+                elif not opened:
+                    words = f"{self._program}: symbol lookup error: {words}"
+                fault = LoadFault.RELOCATION
+                self.failures.append(Failure("", loaded.name, words, fault, loaded.path))
+                return
+
+    def _symbols(self, file: str) -> Symbols | None:
+        if file not in self._symbols_read:
+            self._symbols_read[file] = read_symbols(self._tree, file)
+        return self._symbols_read[file]
+
+    def _undefined(self, names: tuple[str, ...]) -> str:
+        """Return the first of the names that no loaded object defines, or "".
+
+        An object whose symbols are not known may define all of them.
+        """
+        missing = dict.fromkeys(names)
+        for loaded in self._by_file.values():
+            if not missing:
+                break
+            symbols = self._symbols(loaded.file)
+            if symbols is None:
+                return ""
+            for name in symbols.defined & missing.keys():
+                del missing[name]
+        return next(iter(missing), "")
+
+    def _check_reserve(self, loaded: Object, reserved: int) -> None:
+        if reserved > _MOST_TLS and not self._searcher.other_tls_reserve:
+            words = f"{loaded.path}: cannot allocate memory in static TLS block"
+            self.failures.append(Failure("", loaded.name, words, LoadFault.RELOCATION, loaded.path))
+        elif reserved > _SURE_TLS:
+            self._not_recorded(
+                f"whether the loader has {reserved} bytes of thread-local storage left, which "
+                f"{loaded.path} reserves"
+            )
+
+
+def _with_needs(roots: list[Object]) -> Iterator[Object]:
+    """Yield objects that are loaded newly, each before those that it needs."""
+    for loaded in roots:
+        if not loaded.already_loaded:
+            yield loaded
+            yield from _with_needs(loaded.needs)
 
 
 def _is_part_of_musl(name: str) -> bool:

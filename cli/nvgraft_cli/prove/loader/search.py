@@ -79,13 +79,15 @@ _ELF = 1
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
 _MUSL_ORIGIN = re.compile(r"\$ORIGIN|\$\{ORIGIN\}")
 _CACHE_PATH = re.compile(rb"(/[\x21-\x7e]*/ld\.so\.cache)\0")
-#: Values of $PLATFORM, beside the name of the architecture, that glibc's loader has for some of
-#: Intel's processors.
-_PLATFORMS = ("haswell", "xeon_phi")
+#: The value of $PLATFORM, beside the name of the architecture, that glibc's loader has for Intel's
+#: processors. It has one more, for Xeon Phi, which no node with a GPU is.
+_PLATFORM = "haswell"
 #: The names of architectures in $PLATFORM (AT_PLATFORM).
 _ARCHITECTURES = {("EM_X86_64", 64): "x86_64", ("EM_AARCH64", 64): "aarch64"}
 #: What in GLIBC_TUNABLES takes features, and with them levels, from a processor.
 _TAKES_FEATURES = "glibc.cpu.hwcaps="
+#: What in GLIBC_TUNABLES changes the reserve for thread-local storage.
+_RESERVES_TLS = "glibc.rtld."
 #: What is in these, and is found faster than they are.
 _IN_DIRECTORIES, _IN_CACHE_PATH, _IN_HWCAPS = b"/\0/", b"/ld.so.cache\0", b"\0x86-64-v"
 #: The most bytes of a path before what is in it.
@@ -262,6 +264,7 @@ class LoadFault(Enum):
     WRONG_CLASS = auto()  #: only files of the other ELF class were found
     DIRECTORY = auto()
     VERSION = auto()  #: another library lacks a version that it needs
+    RELOCATION = auto()  #: it lacks a symbol of others, or room for its thread-local storage
     NOT_MAPPED = auto()  #: its file is on a volume with noexec
     NO_DLOPEN = auto()  #: the program is linked with a dlopen() that always fails
     OTHER = auto()
@@ -326,6 +329,12 @@ class Searcher:
         self.undecided = False
         self.tried: list[Tried] = []
         self._preload = environment.get("LD_PRELOAD", "")
+        #: Whether the loader binds all symbols of the program and its libraries at the start.
+        self.binds_at_start = loader.musl or bool(environment.get("LD_BIND_NOW"))
+        #: Whether a variable changes the loader's reserve for thread-local storage.
+        self.other_tls_reserve = _RESERVES_TLS in environment.get("GLIBC_TUNABLES", "")
+        #: Directory with $PLATFORM -> its entry, and the directory on other processors.
+        self._by_platform: dict[str, tuple[str, str]] = {}
         library_path = environment.get("LD_LIBRARY_PATH", "")
         count_paths(tree, "LD_LIBRARY_PATH", library_path)
         entries = re.split("[:\n]" if loader.musl else "[:;]", library_path) if library_path else []
@@ -404,6 +413,7 @@ class Searcher:
             located, bits = self._open(path, how)
             if located is not None:
                 logs.debug("found", library=name, file=path, how=how)
+                self._forget_equal(located)
                 return located
             logs.debug("skipped", name=path, reason=self.tried[-1].reason)
             other_class = bits or other_class
@@ -492,6 +502,8 @@ class Searcher:
 
     def _in_directory(self, directory: str, name: str, how: str) -> Iterator[tuple[str, str]]:
         """Yield the paths to try in a directory, first those in glibc-hwcaps subdirectories."""
+        if directory in self._by_platform:
+            self._note_platform(directory, name)
         for level in self._undecided_hwcaps:
             path = posixpath.join(directory, "glibc-hwcaps", level, name)
             if self._resolved(path) is not None:
@@ -514,6 +526,12 @@ class Searcher:
         if fact not in self.unknown:
             self.unknown.append(fact)
         self.perhaps[path] = fact
+
+    def _forget_equal(self, located: Located) -> None:
+        """Forget each fact that decides between ways to the same file."""
+        for path in [path for path in self.perhaps if self._resolved(path) == located.file]:
+            fact = self.perhaps.pop(path)
+            self.unknown = [other for other in self.unknown if other != fact]
 
     def _assumed(self, path: str, level: str) -> None:
         fact = (
@@ -568,25 +586,26 @@ class Searcher:
         expanded = []
         for entry in entries:
             names = {braced or bare for braced, bare in _TOKEN.findall(entry)}
-            if "PLATFORM" in names:
-                self._note_platforms(entry, values)
+            if "PLATFORM" in names and "PLATFORM" not in values:
+                self.unknown.append(f"the value of $PLATFORM in {entry}")
             if names <= values.keys():
                 text = _filled(entry, values)
                 text = text.rstrip("/") or text[:1]
+                if "PLATFORM" in names and self._machine == "EM_X86_64":
+                    other = _filled(entry, values | {"PLATFORM": _PLATFORM})
+                    self._by_platform[text] = entry, other
                 trusted = posixpath.normpath(text) in self.loader.directories
                 if not self._secure or "ORIGIN" not in names or trusted:
                     expanded.append(text)
         return expanded
 
-    def _note_platforms(self, entry: str, values: dict[str, str]) -> None:
-        """Note that $PLATFORM in an entry has another value on some processors."""
-        for platform in _PLATFORMS if self._machine == "EM_X86_64" else ():
-            text = _filled(entry, values | {"PLATFORM": platform})
-            fact = f"the value of $PLATFORM in {entry}: with some processors of Intel {platform}"
-            if self._resolved(text) is not None and fact not in self.unknown:
-                self.unknown.append(fact)
-        if "PLATFORM" not in values:
-            self.unknown.append(f"the value of $PLATFORM in {entry}")
+    def _note_platform(self, directory: str, name: str) -> None:
+        """Note that $PLATFORM has another value on some processors, if another file is there."""
+        entry, other = self._by_platform[directory]
+        here, there = (self._resolved(posixpath.join(place, name)) for place in (directory, other))
+        fact = f"the value of $PLATFORM in {entry}: with some processors of Intel {_PLATFORM}"
+        if here != there and fact not in self.unknown:
+            self.unknown.append(fact)
 
     @cached_property
     def _lib(self) -> str:
