@@ -247,6 +247,8 @@ def curled(text: str) -> str:
 MARKS: dict[str, Callable[[str], str]] = {
     "no quotation marks": lambda text: re.sub("[\"'`]", "", text),
     "no brackets": lambda text: re.sub(r"[\[\]]", "", text),
+    "no underscores": lambda text: text.replace("_", ""),
+    "italics in place of underscores": lambda text: re.sub(r"_([^_\s]+)_", r"\1", text),
     "other quotation marks": lambda text: text.replace('"', "`"),
     "curled": curled,
     "curled in JSON": lambda text: json.dumps(curled(text)),
@@ -265,7 +267,7 @@ def test_the_marks_that_get_lost_do_not_matter(
     marks: Callable[[str], str], fuzz_examples: int
 ) -> None:
     """An error is recognised where a chat, a page or an address has changed its quotation marks,
-    brackets, dashes and spaces, or has lost them. One in thirty may be missed.
+    brackets, underscores, dashes and spaces, or has lost them. One in thirty may be missed.
     """
     changed = [(row, marks(text)) for row, text in PASTES if marks(text) != text]
     sample = spread(changed, 5 * fuzz_examples)
@@ -273,10 +275,11 @@ def test_the_marks_that_get_lost_do_not_matter(
     assert len(missed) <= 1 + len(sample) // 30
 
 
-def test_what_an_error_of_something_else_is_without_its_marks() -> None:
+@pytest.mark.parametrize("marks", ["no quotation marks", "no underscores"])
+def test_what_an_error_of_something_else_is_without_its_marks(marks: str) -> None:
     """An error of something else is not explained where its marks are lost."""
     others = (FIXTURES / "other-errors.txt").read_text("utf-8").splitlines()
-    bare = MARKS["no quotation marks"]
+    bare = MARKS[marks]
     assert {text: found for text in others[::2] if (found := ids(bare(text)))} == {}
 
 

@@ -19,7 +19,7 @@ from nvgraft_cli.explain_error.known import (
     filled,
     known,
     rows_with,
-    without_quotes,
+    without_marks,
     words_in,
 )
 from nvgraft_cli.explain_error.paste import SHORT, blocks, lower, readings
@@ -160,13 +160,13 @@ class Analysis:
 class _Reading:
     """What the blocks of a paste have shown so far.
 
-    :ivar quoted: whether the blocks have their quotation marks and brackets.
+    :ivar marked: whether the blocks have their quotation marks, brackets and underscores.
     :ivar complaint: the last block with words of an error.
     :ivar of_gpus: whether any block names a GPU or its driver.
     :ivar lines: the lines of all blocks.
     """
 
-    quoted: bool
+    marked: bool
     meanings: dict[str, tuple[KnownError, Meaning]] = field(default_factory=dict)
     layers: set[str] = field(default_factory=set)
     stage: str = ""
@@ -190,21 +190,21 @@ class _Text:
 
     The words save the search for most phrases.
 
-    :ivar quoted: whether it has its quotation marks and brackets.
+    :ivar marked: whether it has its quotation marks, brackets and underscores.
     """
 
-    def __init__(self, block: str, *, quoted: bool) -> None:
+    def __init__(self, block: str, *, marked: bool) -> None:
         self.block = block
         self.small = lower(block).replace("\n", " ")
-        self.words = words_in(self.small)
-        self.quoted = quoted
+        self.words = words_in(self.small, marked=marked)
+        self.marked = marked
 
 
 def analyse(text: str) -> Analysis:
     """Analyse a paste. Errors that are not known are not guessed."""
     reading = min(map(_reading, readings(text)), key=_place)
     if len(text) <= SHORT and not (reading.meanings and QUOTE.search(text)):
-        reading = min(reading, _reading(text, quoted=False), key=_place)
+        reading = min(reading, _reading(text, marked=False), key=_place)
     meanings = () if _in_passing(reading) else _ranked(list(reading.meanings.values()))
     innermost, speaker = ("", None) if meanings else _innermost(reading.complaint)
     return Analysis(
@@ -223,10 +223,10 @@ def analyse(text: str) -> Analysis:
     )
 
 
-def _reading(text: str, *, quoted: bool = True) -> _Reading:
-    reading = _Reading(quoted)
+def _reading(text: str, *, marked: bool = True) -> _Reading:
+    reading = _Reading(marked)
     for block in blocks(text):
-        _read(block if quoted else without_quotes(block), reading)
+        _read(block if marked else without_marks(block), reading)
     return reading
 
 
@@ -241,7 +241,7 @@ def _in_passing(reading: _Reading) -> bool:
     if notes and reading.lines > _FEW:
         return True
     line = _last_telling(_complaints(reading.complaint))
-    text = _Text(line, quoted=reading.quoted)
+    text = _Text(line, marked=reading.marked)
     said = any(line in meaning.words for _, meaning in reading.meanings.values())
     if said or any(_hits(text, cache(lambda: _contexts(text.small)))):
         return False
@@ -268,7 +268,7 @@ def _place(reading: _Reading) -> tuple[bool, int, int]:
 
 def _read(block: str, reading: _Reading) -> None:
     """Add what ``block`` shows to ``reading``."""
-    text = _Text(block, quoted=reading.quoted)
+    text = _Text(block, marked=reading.marked)
     small = text.small
     reading.lines += block.count("\n") + 1
     causes = [pair for pair in reading.meanings.values() if not pair[0].symptom]
@@ -361,12 +361,12 @@ def _without_hints(text: _Text) -> _Text:
         if at >= 0:
             lines[number] = line[:at].ljust(len(line))
     block = "\n".join(lines)
-    return _Text(block, quoted=text.quoted)
+    return _Text(block, marked=text.marked)
 
 
 def _phrase(row: KnownError, text: _Text) -> _Hit | None:
     """Return where a phrase of ``row`` stands, and its pattern matches around it."""
-    for phrase, word in row.phrases if text.quoted else row.unquoted_phrases:
+    for phrase, word in row.phrases if text.marked else row.bare_phrases:
         if word not in text.words:
             continue
         at = text.small.find(phrase)
@@ -376,7 +376,7 @@ def _phrase(row: KnownError, text: _Text) -> _Hit | None:
             end = at + len(phrase)
             if not row.pattern:
                 return _Hit(at, end, ())
-            regex = row.regex if text.quoted else row.unquoted_regex
+            regex = row.regex if text.marked else row.bare_regex
             match = _search(regex, text.block, max(0, at - _REACH), end + _REACH)
             if match:
                 # Of alternatives, only the one that matched has groups: {1} is its first.
@@ -407,11 +407,13 @@ def _numbers(text: _Text) -> dict[tuple[str, int], _Hit]:
 
 def _spelled(spelling: Spelling, text: _Text) -> Iterator[re.Match[str]]:
     """Yield the error numbers of one spelling."""
-    for start, end in _near(spelling.says, text.small):
-        match = _search(spelling.regex, text.block, start, end)
+    says = spelling.says if text.marked else spelling.bare_says
+    regex = spelling.regex if text.marked else spelling.bare_regex
+    for start, end in _near(says, text.small):
+        match = _search(regex, text.block, start, end)
         while match:
             yield match
-            match = _search(spelling.regex, text.block, match.end(), end)
+            match = _search(regex, text.block, match.end(), end)
 
 
 def _near(phrases: tuple[str, ...], small: str) -> Iterator[tuple[int, int]]:

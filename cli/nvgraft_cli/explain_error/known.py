@@ -18,19 +18,22 @@ _PIECE = re.compile(r"\{([a-z_]+)\}")
 _MANY = 1 << 12
 #: A quotation mark: a paste with one has not lost them.
 QUOTE = re.compile("[\"'`]")
-#: Quotation marks and brackets, which get lost on the way through chat programs and web pages.
-_MARKS = str.maketrans("", "", "\"'`[]")
+#: Marks that get lost on the way through chat programs and web pages: Markdown takes an underscore
+#: for the begin or the end of italics.
+_MARKS = str.maketrans("", "", "\"'`[]_")
 _SPACES = re.compile(" {2,}")
 #: In a pattern: such a mark or a choice of them, with its repetition; a choice with a backslash in
-#: it; any number of characters but these; and what is none of that.
+#: it; one of an underscore and other marks; any number of characters but these; and what is none
+#: of that.
 _TOKEN = re.compile(
     r"(?:(?P<mark>{mark}|\[(?:{mark})+\])|(?P<slash>\[(?:{mark}|\\\\)+\]))(?:[?*+]|\{{[\d,]+\}})?"
+    r"|(?P<either>\[[ .:-]*_[ .:-]*\])(?![?*+{{])"
     r"|\[\^(?P<but>(?:\\.|[^]\\])*\][*+])|\[(?:\\.|[^]\\])*\]|\\.".format(
-        mark=r"\\?[\"'`]|\\[\[\]]"
+        mark=r"\\?[\"'`]|\\[\[\]]|_"
     )
 )
-#: What programs put between the words of an error, or leave out.
-_BETWEEN = re.compile(r"[ _]")
+#: What programs put between and into the words of an error, or leave out.
+_BETWEEN = re.compile("[ _']")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +90,15 @@ class KnownError:
         return _phrases(self.says)
 
     @cached_property
-    def unquoted_phrases(self) -> tuple[tuple[str, str], ...]:
-        """The phrases for a text that :func:`without_quotes` has made."""
-        says = tuple(map(without_quotes, self.says))
+    def bare_phrases(self) -> tuple[tuple[str, str], ...]:
+        """The phrases for a text that :func:`without_marks` has made."""
+        says = tuple(map(without_marks, self.says))
         return self.phrases if says == self.says else _phrases(says)
 
     @cached_property
-    def unquoted_regex(self) -> re.Pattern[str]:
-        """The pattern for a text that :func:`without_quotes` has made."""
-        return re.compile(_SPACES.sub(" ", _TOKEN.sub(_unquoted, self.pattern)), re.IGNORECASE)
+    def bare_regex(self) -> re.Pattern[str]:
+        """The pattern for a text that :func:`without_marks` has made."""
+        return _bare_regex(self.pattern)
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Layer:
         return _phrases(self.says)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Spelling:
     """How programs print an error number, or its words.
 
@@ -129,6 +132,16 @@ class Spelling:
     says: tuple[str, ...]
     regex: re.Pattern[str]
     words: dict[str, int]
+
+    @cached_property
+    def bare_says(self) -> tuple[str, ...]:
+        """The phrases for a text that :func:`without_marks` has made."""
+        return tuple(map(without_marks, self.says))
+
+    @cached_property
+    def bare_regex(self) -> re.Pattern[str]:
+        """The pattern for a text that :func:`without_marks` has made."""
+        return _bare_regex(self.regex.pattern)
 
     def number(self, said: str) -> int:
         """Return the number that ``said`` is or means."""
@@ -244,7 +257,7 @@ def _rows_by_word() -> dict[str, list[KnownError]]:
     """Return the rows of which a phrase has this longest word; "" is that of one without words."""
     rows: dict[str, list[KnownError]] = {}
     for row in known().rows:
-        for word in {word for _, word in (*row.phrases, *row.unquoted_phrases)}:
+        for word in {word for _, word in (*row.phrases, *row.bare_phrases)}:
             rows.setdefault(word, []).append(row)
     return rows
 
@@ -263,21 +276,24 @@ def rows_with(words: frozenset[str], numbers: Set[tuple[str, int]]) -> list[Know
 
 
 @cache
-def _longest_words() -> frozenset[str]:
+def _longest_words(*, marked: bool) -> frozenset[str]:
     """Return the longest word of each phrase; "" is that of a phrase without words."""
     layers = (word for layer in known().layers for _, word in layer.phrases)
-    return frozenset((*_rows_by_word(), *layers))
+    rows = (row.phrases if marked else row.bare_phrases for row in known().rows)
+    return frozenset((*(word for phrases in rows for _, word in phrases), *layers))
 
 
-def words_in(small: str) -> frozenset[str]:
+def words_in(small: str, *, marked: bool = True) -> frozenset[str]:
     """Return the longest words of phrases that are in a text: a phrase without its own is not.
 
     Each word of the text is searched once, however often it occurs: logs repeat theirs.
+
+    :param marked: whether the text has its marks; one without them is short.
     """
     words = f" {' '.join(frozenset(_WORD.findall(small)))} "
     # Compiling the expression takes longer than looking for each word in a short text.
-    if len(words) < _MANY and not _any_word.cache_info().currsize:
-        return frozenset(word for word in _longest_words() if word in words)
+    if not marked or (len(words) < _MANY and not _any_word.cache_info().currsize):
+        return frozenset(word for word in _longest_words(marked=marked) if word in words)
     any_word, beginnings = _any_word()
     found = {""}
     match = any_word.search(words)
@@ -294,7 +310,7 @@ def _any_word() -> tuple[re.Pattern[str], dict[str, frozenset[str]]]:
 
     The expression branches once for each letter, so that a place where none begins costs little.
     """
-    words = _longest_words() - {""}
+    words = _longest_words(marked=True) - {""}
     tree: dict[str, Any] = {}
     for word in words:
         branch = tree
@@ -314,12 +330,17 @@ def _branches(tree: dict[str, Any]) -> str:
     return f"(?:{choices}){'?' if '' in tree else ''}"
 
 
-def without_quotes(text: str) -> str:
-    """Return ``text`` without quotation marks and brackets."""
+def without_marks(text: str) -> str:
+    """Return ``text`` without quotation marks, brackets and underscores."""
     return _SPACES.sub(" ", text.translate(_MARKS))
 
 
-def _unquoted(token: re.Match[str]) -> str:
+def _bare_regex(pattern: str) -> re.Pattern[str]:
+    """Return an expression for a text that :func:`without_marks` has made."""
+    return re.compile(_SPACES.sub(" ", _TOKEN.sub(_bare_token, pattern)), re.IGNORECASE)
+
+
+def _bare_token(token: re.Match[str]) -> str:
     """Return what a token of a pattern is where the marks are gone: what they enclosed ends at a
     space.
     """
@@ -327,6 +348,8 @@ def _unquoted(token: re.Match[str]) -> str:
         return ""
     if token["slash"]:
         return r"\\*"
+    if token["either"]:
+        return f"{token[0]}?"
     return rf"[^\s{token['but']}" if QUOTE.search(token["but"] or "") else token[0]
 
 

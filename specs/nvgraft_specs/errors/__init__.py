@@ -15,8 +15,9 @@ Keys of an ``[[error]]``:
   the phrase alone is the match. {NAME} in it stands for the piece NAME of tables.toml. ``cause``,
   ``otherwise`` and ``next`` refer to its groups ({1}), or to what a table of tables.toml says of
   one ({1:library}).
-  Quotation marks and brackets (``\\[``) of phrases and patterns need not be in a paste; write
-  ``\\x5b`` for a bracket without which the words mean something else.
+  Quotation marks, brackets (``\\[``) and underscores of phrases and patterns need not be in a
+  paste; write ``\\x5b`` for a bracket, ``\\x5f`` for an underscore without which the words mean
+  something else.
 - ``cuda``, ``nvml``: error numbers of CUDA and of NVML that the row explains, however a program
   spells them (cuda.toml).
 - ``symptom``: true where another error in the same paste explains more.
