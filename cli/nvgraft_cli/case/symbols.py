@@ -5,6 +5,7 @@ A symbol with a version is not told: the loader checks first that the library ha
 
 import struct
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from nvgraft.formats import elf
 from nvgraft.formats.tree import Tree
@@ -20,6 +21,11 @@ _PT_TLS = 7
 _STB_LOCAL, _STB_WEAK, _SHN_UNDEF = 0, 2, 0
 #: Versions of a symbol up to this one are none; the bit above says that a version is hidden.
 _UNVERSIONED, _VERSION_BITS = 1, 0x7FFF
+#: The most symbols that are read of a file; libstdc++ has 6,000.
+_MOST_SYMBOLS = 8000
+
+#: Tree -> what was read of its files, by their paths: many modules need the same libraries.
+_READ: WeakKeyDictionary[Tree, dict[str, "Symbols | None"]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +38,9 @@ class Symbols:
     :ivar static_tls: bytes of thread-local storage that have to be beside the program's.
     """
 
-    defined: frozenset[str]
-    needed: tuple[str, ...]
-    needed_at_once: tuple[str, ...]
+    defined: frozenset[bytes]
+    needed: tuple[bytes, ...]
+    needed_at_once: tuple[bytes, ...]
     static_tls: int
 
 
@@ -47,6 +53,13 @@ def read_symbols(tree: Tree, path: str) -> Symbols | None:
         tree, path = tree.side(path)
     if isinstance(tree, TextTree | SnapshotTree):
         return None
+    known = _READ.setdefault(tree, {})
+    if path not in known:
+        known[path] = _read(tree, path)
+    return known[path]
+
+
+def _read(tree: Tree, path: str) -> Symbols | None:
     try:
         return look(tree, path, _symbols)
     except (OSError, ValueError, struct.error):
@@ -58,6 +71,8 @@ def _symbols(content: int | elf.FileContent) -> Symbols:
     segments = elf.segments_of(file)
     tags = dict(elf.dynamic_entries(file, segments))
     count = _count(file, tags, segments)
+    if count > _MOST_SYMBOLS:
+        raise ValueError("it has too many symbols")
     wide = file.bits == 64
     layout = struct.Struct("<IBBHQQ" if wide else "<IIIBBH")
     name_at, info_at, section_at = (0, 1, 3) if wide else (0, 3, 5)
@@ -72,7 +87,7 @@ def _symbols(content: int | elf.FileContent) -> Symbols:
         binding, at = row[info_at] >> 4, row[name_at]
         if binding == _STB_LOCAL:
             continue
-        name = strings[at : strings.index(b"\0", at)].decode("utf-8", "surrogateescape")
+        name = strings[at : strings.index(b"\0", at)]
         if row[section_at] != _SHN_UNDEF:
             defined.add(name)
         elif binding != _STB_WEAK and versions[index] & _VERSION_BITS <= _UNVERSIONED:

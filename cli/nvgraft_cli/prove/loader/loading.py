@@ -17,7 +17,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.dynamic import BadElf, Dynamic, calls_dlopen
 from nvgraft_cli.case.planned_tree import PlannedTree
-from nvgraft_cli.case.symbols import Symbols, read_symbols
+from nvgraft_cli.case.symbols import read_symbols
 from nvgraft_cli.prove.loader.search import (
     LoadFault,
     Located,
@@ -188,7 +188,6 @@ class _LoadedObjects:
         self._by_name: dict[str, Object] = {}
         self._by_file: dict[str, Object] = {}
         self._versions_checked: set[str] = set()
-        self._symbols_read: dict[str, Symbols | None] = {}
         self._defined: dict[str, frozenset[str]] = {}
         self._loader: Object | None = None
         self._program = ""
@@ -480,7 +479,7 @@ class _LoadedObjects:
         reserved = 0
         entered = [] if self.failures else list(_with_needs(roots))
         for loaded in reversed(entered):  # what others need is bound before them
-            symbols = None if loaded.from_host else self._symbols(loaded.file)
+            symbols = None if loaded.from_host else read_symbols(self._tree, loaded.file)
             if symbols is None:
                 continue
             if opened and not self._searcher.loader.musl:
@@ -498,12 +497,7 @@ class _LoadedObjects:
                 self.failures.append(Failure("", loaded.name, words, fault, loaded.path))
                 return
 
-    def _symbols(self, file: str) -> Symbols | None:
-        if file not in self._symbols_read:
-            self._symbols_read[file] = read_symbols(self._tree, file)
-        return self._symbols_read[file]
-
-    def _undefined(self, names: tuple[str, ...]) -> str:
+    def _undefined(self, names: tuple[bytes, ...]) -> str:
         """Return the first of the names that no loaded object defines, or "".
 
         An object whose symbols are not known may define all of them.
@@ -512,12 +506,12 @@ class _LoadedObjects:
         for loaded in self._by_file.values():
             if not missing:
                 break
-            symbols = self._symbols(loaded.file)
+            symbols = read_symbols(self._tree, loaded.file)
             if symbols is None:
                 return ""
             for name in symbols.defined & missing.keys():
                 del missing[name]
-        return next(iter(missing), "")
+        return next(iter(missing), b"").decode("utf-8", "surrogateescape")
 
     def _check_reserve(self, loaded: Object, reserved: int) -> None:
         if reserved > _MOST_TLS and not self._searcher.other_tls_reserve:
