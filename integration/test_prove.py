@@ -17,6 +17,7 @@ import pytest
 from containers import HOST
 from loader_roots import LEVELS, LIBS, PROGRAM, Root, loaded_paths
 from nvgraft.request.config import Config
+from nvgraft_cli.case import symbols
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.hosts import HostSide, read_snapshot
 from nvgraft_cli.case.planning import Case
@@ -266,6 +267,16 @@ def test_symbols_that_are_not_missing(root: Root, source: str) -> None:
     """A weak symbol may be missing, and the program's C library and the library itself count."""
     root.compile(f"{LIBS}/liba.so.1", source, "-nostdlib")
     assert root.agree("liba.so.1").verdict == "yes"
+
+
+def test_symbols_of_hostile_files_are_not_read(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of names without end, or more symbols than an image has, nothing is claimed."""
+    root.compile(f"{LIBS}/liba.so.1", NEEDS.replace("nowhere", "n" * 5000))
+    assert root.proof("liba.so.1").verdict == "yes"
+    root.compile(f"{LIBS}/liba.so.1", NEEDS)
+    assert root.proof("liba.so.1").verdict == "no"
+    monkeypatch.setattr(symbols, "_KnownSymbols", partial(symbols._KnownSymbols, left=0))
+    assert root.proof("liba.so.1").verdict == "yes"
 
 
 @pytest.mark.parametrize(

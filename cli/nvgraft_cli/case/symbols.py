@@ -4,7 +4,7 @@ A symbol with a version is not told: the loader checks first that the library ha
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from nvgraft.formats import elf
@@ -21,11 +21,9 @@ _PT_TLS = 7
 _STB_LOCAL, _STB_WEAK, _SHN_UNDEF = 0, 2, 0
 #: Versions of a symbol up to this one are none; the bit above says that a version is hidden.
 _UNVERSIONED, _VERSION_BITS = 1, 0x7FFF
-#: The most symbols that are read of a file; libstdc++ has 6,000.
-_MOST_SYMBOLS = 8000
-
-#: Tree -> what was read of its files, by their paths: many modules need the same libraries.
-_READ: WeakKeyDictionary[Tree, dict[str, "Symbols | None"]] = WeakKeyDictionary()
+#: The most symbols that are read of a file (libstdc++ has 6,000) and of a container, and the
+#: longest name: the files are those of strangers.
+_MOST_SYMBOLS, _MOST_OF_CONTAINER, _LONGEST_NAME = 8000, 400_000, 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +42,21 @@ class Symbols:
     static_tls: int
 
 
+@dataclass(slots=True)
+class _KnownSymbols:
+    """What was read of a tree: many modules need the same libraries.
+
+    :ivar files: path -> symbols; None where they are not known.
+    :ivar left: the number of symbols that may still be read.
+    """
+
+    files: dict[str, Symbols | None] = field(default_factory=dict)
+    left: int = _MOST_OF_CONTAINER
+
+
+_READ: WeakKeyDictionary[Tree, _KnownSymbols] = WeakKeyDictionary()
+
+
 def read_symbols(tree: Tree, path: str) -> Symbols | None:
     """Return the symbols of the file at a resolved ``path``; None where they are not known.
 
@@ -53,10 +66,12 @@ def read_symbols(tree: Tree, path: str) -> Symbols | None:
         tree, path = tree.side(path)
     if isinstance(tree, TextTree | SnapshotTree):
         return None
-    known = _READ.setdefault(tree, {})
-    if path not in known:
-        known[path] = _read(tree, path)
-    return known[path]
+    known = _READ.setdefault(tree, _KnownSymbols())
+    if path not in known.files:
+        symbols = _read(tree, path) if known.left > 0 else None
+        known.left -= 0 if symbols is None else len(symbols.defined) + len(symbols.needed)
+        known.files[path] = symbols
+    return known.files[path]
 
 
 def _read(tree: Tree, path: str) -> Symbols | None:
@@ -87,7 +102,7 @@ def _symbols(content: int | elf.FileContent) -> Symbols:
         binding, at = row[info_at] >> 4, row[name_at]
         if binding == _STB_LOCAL:
             continue
-        name = strings[at : strings.index(b"\0", at)]
+        name = strings[at : strings.index(b"\0", at, at + _LONGEST_NAME)]
         if row[section_at] != _SHN_UNDEF:
             defined.add(name)
         elif binding != _STB_WEAK and versions[index] & _VERSION_BITS <= _UNVERSIONED:
