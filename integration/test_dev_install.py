@@ -101,6 +101,16 @@ def test_the_hooks_directory_has_no_foreign_code(installed: Installed) -> None:
     }
 
 
+def test_the_templates_of_pages_are_compiled(installed: Installed) -> None:
+    """No page has to wait for jinja2's compiler."""
+    package = installed.prefix / "lib/nvgraft/cli/nvgraft_cli"
+    templates = {
+        str(path.relative_to(package)).replace("/", ".").removesuffix(".j2")
+        for path in package.rglob("*.j2")
+    }
+    assert {path.name for path in (package / "html/compiled").iterdir()} == templates != set()
+
+
 def test_every_path_that_users_rely_on_is_there(installed: Installed) -> None:
     """Registrations name the programs; ``nvgraft explain`` links to the documents; man and the
     shells find their pages.

@@ -67,6 +67,7 @@ class Case:
         *,
         cdi: Sequence[str] = (),
         edits_known: bool = False,
+        specifications: "HostSpecifications | None" = None,
     ) -> None:
         """Put the container on the host.
 
@@ -76,6 +77,7 @@ class Case:
         :param cdi: files with CDI specifications in the place of the host's own.
         :param edits_known: whether CDI edits that config.json has already are what the container
             gets, not what the hook or the runtime would add to it.
+        :param specifications: those of ``cdi``, where another case of the host has read them.
         """
         self.handover = handover
         self.host = host
@@ -87,6 +89,8 @@ class Case:
         self._edits: tuple[Edited, ...] = ()
         self._edited_before: str | None = None
         self._cdi = tuple(cdi)
+        if specifications is not None:
+            self.specifications = specifications
         self._edits_known = edits_known
         #: What nvgraft-runtime does with the container; None if it is not called.
         self.started: Started | None = None
@@ -274,7 +278,14 @@ class Case:
         assert self.handover is None
         given = self._given
         given = given.with_env(env) if env else given.rewritten(given.data)
-        return Case(self.host, given, mode, cdi=self._cdi, edits_known=self._edits_known)
+        return Case(
+            self.host,
+            given,
+            mode,
+            cdi=self._cdi,
+            edits_known=self._edits_known,
+            specifications=self.specifications,
+        )
 
     @property
     def decision(self) -> Decision:

@@ -5,7 +5,6 @@ combinations would take too long is left out; equal results are stored once.
 """
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from copy import copy
@@ -28,7 +27,7 @@ from nvgraft.plan.planner import profile_of
 from nvgraft.request.config import capability_names
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planning import Case
-from nvgraft_cli.doctor.examination import DEVICE_CHECKS, Result, examine
+from nvgraft_cli.doctor.examination import CHECKS, DEVICE_CHECKS, Result, examine
 from nvgraft_cli.doctor.patient import Patient
 from nvgraft_cli.doctor.verdict import Verdict, container_verdict
 from nvgraft_cli.explain.directories import path_of
@@ -54,6 +53,9 @@ _RECENT = 16
 
 #: Capabilities in the order in which they get a switch.
 _CAPABILITIES = ("utility", "compute", "video", "graphics", "display", "compat32", "ngx")
+
+#: The id of a check -> its place among all, in which the first error counts.
+_PLACES = {identifier: place for place, identifier in enumerate(CHECKS)}
 
 #: Modes in which a container can be started on any host.
 _MODES = ("hook", "legacy", "jit-cdi", "cdi")
@@ -336,8 +338,11 @@ class _Computation:
             }
 
     def _makes_a_difference(self, name: str, mode: str) -> bool:
-        """Tell whether a capability changes what a container gets that asks for all devices."""
+        """Tell whether a capability changes what a container gets that asks for devices."""
         devices = None if self._whatif.asked.devices == names.ALL else names.ALL
+        usual = self._with_usual.get(self._whatif.asked.capabilities)
+        if usual is not None and usual.injection.request.devices:
+            devices = usual.one.devices  # so that more follows from plans that are made anyhow
         one = frozenset({"compute" if name == "utility" else "utility"})
         for others in (one, frozenset(names.CAPABILITIES) - {name}):
             results = [
@@ -377,7 +382,7 @@ class _Computation:
             left = self._left(part)
             # The first ones take longer: they read what the others find in memory.
             recent = self._seconds[-_RECENT:]
-            if recent and left < statistics.median(recent) * (len(combinations) - number):
+            if recent and left < _median(recent) * (len(combinations) - number):
                 words = f"to plan {len(combinations)} more containers would take too long"
                 self._leave_out(left_out, words)
                 return False
@@ -443,20 +448,20 @@ class _Computation:
         the application profile: nvgraft-runtime adds files where the hook adds a profile.
         """
         files = self._with_usual.get(one.capabilities)
-        if files is None or not isinstance(files.plan, Injection):
+        if files is None:
             return None
-        profile = profile_of(files.plan.request.capabilities)
+        profile = profile_of(files.injection.request.capabilities)
         usual, other = self._exchanged.get((profile, one.mode, one.devices), (files, files))
-        if other is files or not isinstance(other.plan, Injection):
-            return None
+        if other is files:
+            return self._in_another_mode(one, profile)
         if usual.plan.links != other.plan.links:
             return None
-        numbers = files.numbers - (usual.numbers - other.numbers) | (other.numbers - usual.numbers)
-        plan = copy(files.plan)
+        plan = copy(files.injection)
         plan.reason = other.plan.reason
-        plan.request = copy(files.plan.request)
-        plan.request.devices = other.plan.request.devices
-        plan.request.devices_from = other.plan.request.devices_from
+        plan.request = copy(files.injection.request)
+        plan.request.devices = other.injection.request.devices
+        plan.request.devices_from = other.injection.request.devices_from
+        numbers = files.exchanged(usual, other)
 
         def patient() -> Patient:
             plan.actions = tuple(map(self._every.__getitem__, sorted(numbers)))
@@ -467,6 +472,38 @@ class _Computation:
             return made
 
         return _PlannedCombination(one, plan, numbers, self._files, files.edited, patient, other)
+
+    def _in_another_mode(self, one: Combination, profile: str) -> "_PlannedCombination | None":
+        """Return the plan of a combination that follows from that of the usual mode, or None.
+
+        A mode in which the hook is called changes the same whatever the devices are.
+        """
+        assert self._usual is not None
+        mode, devices = self._usual
+        try:
+            usual, other = self._exchanged[profile, one.mode, devices]
+            _, files = self._exchanged[profile, mode, one.devices]
+        except KeyError:
+            return None
+        told = [(each.injection.reason, each.injection.request) for each in (usual, other)]
+        if (
+            files.one.capabilities != one.capabilities
+            or told[0] != told[1]
+            or usual.plan.links != other.plan.links
+            or not (usual.injection.request.devices and files.injection.request.devices)
+        ):
+            return None
+        plan = copy(files.injection)
+        numbers = files.exchanged(usual, other)
+
+        def patient() -> Patient:
+            plan.actions = tuple(map(self._every.__getitem__, sorted(numbers)))
+            case = self._changed(one).with_plan(plan)
+            return Patient(case.host, case.given, [], case=case, pod=self._pod)
+
+        planned = _PlannedCombination(one, plan, numbers, self._files, files.edited, patient)
+        self._remember(planned, profile)
+        return planned
 
     def _judge(self, planned: "_PlannedCombination") -> int:
         """Return the number of the result of a planned combination."""
@@ -498,8 +535,9 @@ class _Computation:
                 devices.results_of_devices = [
                     result for result in results if result.failure.id in DEVICE_CHECKS
                 ]
-            known = (*first.results_of_files, *devices.results_of_devices)
-            return container_verdict(planned.patient, examine(planned.patient, known))
+            both = (*first.findings_of_files, *devices.results_of_devices)
+            found = sorted((result for result in both if result.findings), key=_place)
+            return container_verdict(planned.patient, found)
         except OutOfBounds as refusal:
             if self._seconds:
                 raise
@@ -552,6 +590,15 @@ class _Computation:
         return self._whatif.proofs.index(proof)
 
 
+def _place(result: Result) -> int:
+    """Return the place of a check among all."""
+    return _PLACES[result.failure.id]
+
+
+def _median(seconds: list[float]) -> float:
+    return sorted(seconds)[len(seconds) // 2]
+
+
 def _numbered(used: Iterable[int]) -> dict[int, int]:
     """Return the new number of each number that is used, in their order."""
     return {number: new for new, number in enumerate(sorted(set(used)))}
@@ -585,6 +632,18 @@ class _PlannedCombination:
         self._files = files
         self._make_patient = patient
 
+    @property
+    def injection(self) -> Injection:
+        """The plan, where it gives the container the driver."""
+        assert isinstance(self.plan, Injection)
+        return self.plan
+
+    def exchanged(
+        self, usual: "_PlannedCombination", other: "_PlannedCombination"
+    ) -> frozenset[int]:
+        """Return the numbers of its actions with those of ``other`` for those of ``usual``."""
+        return self.numbers - (usual.numbers - other.numbers) | (other.numbers - usual.numbers)
+
     @cached_property
     def files(self) -> Hashable:
         """What makes a difference to loaders: not device nodes, nor the reasons of files."""
@@ -600,6 +659,11 @@ class _PlannedCombination:
     def results(self) -> list[Result]:
         """The results of all checks; none where the refusal alone counts."""
         return [] if self.plan.decision == "refuse" else examine(self.patient)
+
+    @cached_property
+    def findings_of_files(self) -> list[Result]:
+        """Those of :attr:`results_of_files` that have found something."""
+        return [result for result in self.results_of_files if result.findings]
 
     @cached_property
     def results_of_files(self) -> list[Result]:

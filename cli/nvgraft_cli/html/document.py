@@ -7,20 +7,25 @@ hashes.
 import base64
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from nvgraft import __version__
 from nvgraft.base.errors import printable
 from nvgraft_cli.shell.text import size
 
-#: The package in which templates, styles and scripts are named: ``explain/page.css``.
-_PACKAGE = "nvgraft_cli"
+#: The directory in which templates, styles and scripts are named: ``explain/page.css``.
+_DIRECTORY = Path(os.path.dirname(os.path.dirname(__file__)))
+#: The directory below it for templates that were compiled when nvgraft was installed.
+_COMPILED = "html/compiled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,30 +65,72 @@ def render(
     policy = f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; "
     if script:
         policy += f"script-src '{_hash(script)}'; "
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            title=title,
+            sections=sections,
+            policy=Markup(f"{policy}base-uri 'none'; form-action 'none'"),  # noqa: S704 - hashes
+            style=Markup(style),  # noqa: S704 - files of this package, as they are hashed
+            script=Markup(script),  # noqa: S704
+            data=None if data is None else _json(data),
+            version=__version__,
+            **values,
+        )
+    )
+
+
+class _CompiledTemplates(BytecodeCache):
+    """The byte code of templates. It is used for the source and the Python that it was made for."""
+
+    def get_cache_key(self, name: str, filename: str | None = None) -> str:
+        return name.replace("/", ".").removesuffix(
+            ".j2"
+        )  # the same wherever nvgraft is installed to
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        with suppress(FileNotFoundError), open(_DIRECTORY / _COMPILED / bucket.key, "rb") as file:
+            bucket.load_bytecode(file)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Write nothing when a page is made: the installation is root's."""
+
+
+class _TemplateCompiler(_CompiledTemplates):
+    def load_bytecode(self, bucket: Bucket) -> None:
+        """Compile each template again."""
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        with open(_DIRECTORY / _COMPILED / bucket.key, "wb") as file:
+            bucket.write_bytecode(file)
+
+
+def compile_templates() -> None:
+    """Write the byte code of all templates beside them, as the installer does for modules."""
+    os.makedirs(_DIRECTORY / _COMPILED, exist_ok=True)
+    environment = _environment(_TemplateCompiler())
+    for name in environment.list_templates(extensions=("j2",)):
+        environment.get_template(name)
+
+
+def _environment(compiled: BytecodeCache | None = None) -> Environment:
     environment = Environment(
-        loader=PackageLoader(_PACKAGE, ""),
+        loader=FileSystemLoader(_DIRECTORY),
         autoescape=True,
         finalize=_shown,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
+        bytecode_cache=compiled or _CompiledTemplates(),
     )
     environment.filters["size"] = size
-    return environment.get_template(template).render(
-        title=title,
-        sections=sections,
-        policy=Markup(f"{policy}base-uri 'none'; form-action 'none'"),  # noqa: S704 - hashes
-        style=Markup(style),  # noqa: S704 - files of this package, as they are hashed
-        script=Markup(script),  # noqa: S704
-        data=None if data is None else _json(data),
-        version=__version__,
-        **values,
-    )
+    return environment
 
 
 def _text(name: str) -> str:
-    return resources.files(_PACKAGE).joinpath(name).read_text(encoding="utf-8")
+    return (_DIRECTORY / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

@@ -302,7 +302,8 @@ def check_start(python: str, stage: str, *, with_plugin: bool = False) -> None:
 
 
 def make_pages(python: str, stage: str, tools: str) -> None:
-    """Make manual pages and completions in ``stage``/share, from the commands in ``stage``.
+    """Make manual pages and completions in ``stage``/share, from the commands in ``stage``, and
+    compile the templates of its web pages.
 
     :param tools: a directory with shtab and argparse-manpage.
     :raises CannotInstall: with the last line of what Python says.
@@ -310,7 +311,8 @@ def make_pages(python: str, stage: str, tools: str) -> None:
     program = (
         f"import sys; sys.path += {[f'{stage}/hook', f'{stage}/cli', tools]!r};"
         " from pathlib import Path; from nvgraft_cli.pages.__main__ import write;"
-        f" write(Path({stage!r}))"
+        f" write(Path({stage!r}));"
+        " from nvgraft_cli.html.document import compile_templates; compile_templates()"
     )
     done = subprocess.run(
         [python, "-ISB", "-c", program], capture_output=True, text=True, env={}, check=False

@@ -78,6 +78,8 @@ class OfflineTarget(Target):
         # The runtime's own /dev is the only mount on which files may be made.
         places = {self._mount_point(path) for path in volumes} - {"/dev"}
         self._volumes = (*sorted(places), "/proc", "/sys")
+        longest = sorted(self._volumes, key=len, reverse=True)
+        self._inside = [(volume, volume.rstrip("/") + "/") for volume in longest]
         self._read_only = {self._mount_point(path) for path in read_only}
 
     def later(self, tree: Tree, mounted: Iterable[str]) -> OfflineTarget:
@@ -102,12 +104,10 @@ class OfflineTarget(Target):
             return path
 
     def volume(self, path: str) -> str | None:
-        inside = [
-            volume
-            for volume in self._volumes
-            if path == volume or path.startswith(volume.rstrip("/") + "/")
-        ]
-        return max(inside, key=len, default=None)
+        for volume, inside in self._inside:
+            if path == volume or path.startswith(inside):
+                return volume
+        return None
 
     def is_volume(self, path: str) -> bool:
         return path in self._volumes
