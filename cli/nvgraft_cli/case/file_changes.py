@@ -10,6 +10,8 @@ from nvgraft.formats.tree import Node, Tree
 
 #: A part of a text that is not known. No file that a script reads has this character.
 UNKNOWN = "\0"
+#: Bytes of a script that are read, and of a text that is written.
+SCRIPT_LIMIT = 128 << 10
 
 
 @dataclass(frozen=True, slots=True)

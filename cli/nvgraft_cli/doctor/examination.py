@@ -87,6 +87,9 @@ HOST_CHECKS = frozenset(
     and identifier not in {"hook-not-installed", "mode-not-legacy"}
 ) | {"simulated-driver"}
 
+#: Those that do not look at the container at all: on one host they find the same for each.
+CHECKS_WITHOUT_CONTAINER = HOST_CHECKS - {"cdi-stale", "simulated-driver"}
+
 #: The checks that look at the devices of a container that gets the driver. What the others find
 #: depends on the host, on config.json, and on the driver's files and capabilities.
 DEVICE_CHECKS = frozenset(

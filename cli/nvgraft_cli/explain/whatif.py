@@ -27,7 +27,13 @@ from nvgraft.plan.planner import profile_of
 from nvgraft.request.config import capability_names
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planning import Case
-from nvgraft_cli.doctor.examination import CHECKS, DEVICE_CHECKS, Result, examine
+from nvgraft_cli.doctor.examination import (
+    CHECKS,
+    CHECKS_WITHOUT_CONTAINER,
+    DEVICE_CHECKS,
+    Result,
+    examine,
+)
 from nvgraft_cli.doctor.patient import Patient
 from nvgraft_cli.doctor.verdict import Verdict, container_verdict
 from nvgraft_cli.explain.directories import path_of
@@ -204,8 +210,7 @@ class _Computation:
         self._every: list[Action] = []  # by their numbers
         self._mount: dict[int, int] = {}
         self._path: dict[int, int] = {}
-        #: Actions that a loader's search sees -> the first one that differs in its reason alone.
-        self._files: dict[int, int] = {}
+        self._shared = _SharedFacts({}, [])
         self._without_reason: dict[Hashable, int] = {}
         self._links: dict[tuple[str, str], None] = {}
         self._paths: dict[str, int] = {}
@@ -427,7 +432,7 @@ class _Computation:
             self._links.setdefault(link)
         edited = (one.mode, one.capabilities) if case.by_edits else ()
         patient = Patient(case.host, case.given, [], case=case, pod=self._pod)
-        planned = _PlannedCombination(one, plan, numbers, self._files, edited, lambda: patient)
+        planned = _PlannedCombination(one, plan, numbers, self._shared, edited, lambda: patient)
         if isinstance(plan, Injection) and not case.by_edits:
             self._remember(planned, profile_of(plan.request.capabilities))
         return planned
@@ -471,7 +476,7 @@ class _Computation:
             made.openable_devices = other.patient.openable_devices
             return made
 
-        return _PlannedCombination(one, plan, numbers, self._files, files.edited, patient, other)
+        return _PlannedCombination(one, plan, numbers, self._shared, files.edited, patient, other)
 
     def _in_another_mode(self, one: Combination, profile: str) -> "_PlannedCombination | None":
         """Return the plan of a combination that follows from that of the usual mode, or None.
@@ -501,7 +506,7 @@ class _Computation:
             case = self._changed(one).with_plan(plan)
             return Patient(case.host, case.given, [], case=case, pod=self._pod)
 
-        planned = _PlannedCombination(one, plan, numbers, self._files, files.edited, patient)
+        planned = _PlannedCombination(one, plan, numbers, self._shared, files.edited, patient)
         self._remember(planned, profile)
         return planned
 
@@ -571,7 +576,9 @@ class _Computation:
             no_file = isinstance(action, AllowDevice | WriteFile)
             if not no_file and not path.startswith(("/dev/", "/proc/")):
                 facts = [fact for fact in vars(action).items() if fact[0] != "why"]
-                self._files[number] = self._without_reason.setdefault((action.op, *facts), number)
+                self._shared.files[number] = self._without_reason.setdefault(
+                    (action.op, *facts), number
+                )
         return number
 
     def _proofs(self, planned: "_PlannedCombination") -> tuple[int, ...]:
@@ -604,6 +611,18 @@ def _numbered(used: Iterable[int]) -> dict[int, int]:
     return {number: new for new, number in enumerate(sorted(set(used)))}
 
 
+class _SharedFacts(NamedTuple):
+    """What is the same for all combinations.
+
+    :ivar files: actions that a loader's search sees -> the first one that differs in its reason
+        alone.
+    :ivar of_host: the results of checks that do not look at the container, once they were made.
+    """
+
+    files: dict[int, int]
+    of_host: list[Result]
+
+
 class _PlannedCombination:
     """A combination with its plan.
 
@@ -618,7 +637,7 @@ class _PlannedCombination:
         one: Combination,
         plan: Plan,
         numbers: frozenset[int],
-        files: dict[int, int],
+        shared: _SharedFacts,
         edited: Hashable,
         patient: Callable[[], Patient],
         devices: "_PlannedCombination | None" = None,
@@ -629,7 +648,7 @@ class _PlannedCombination:
         self.plan = plan
         self.numbers = numbers
         self.edited = edited
-        self._files = files
+        self._shared = shared
         self._make_patient = patient
 
     @property
@@ -647,7 +666,8 @@ class _PlannedCombination:
     @cached_property
     def files(self) -> Hashable:
         """What makes a difference to loaders: not device nodes, nor the reasons of files."""
-        seen = frozenset(self._files[number] for number in self.numbers if number in self._files)
+        files = self._shared.files
+        seen = frozenset(files[number] for number in self.numbers if number in files)
         return seen, self.plan.links, self.edited
 
     @cached_property
@@ -658,7 +678,14 @@ class _PlannedCombination:
     @cached_property
     def results(self) -> list[Result]:
         """The results of all checks; none where the refusal alone counts."""
-        return [] if self.plan.decision == "refuse" else examine(self.patient)
+        if self.plan.decision == "refuse":
+            return []
+        of_host = self._shared.of_host
+        results = examine(self.patient, of_host)
+        of_host[:] = of_host or [
+            result for result in results if result.failure.id in CHECKS_WITHOUT_CONTAINER
+        ]
+        return results
 
     @cached_property
     def findings_of_files(self) -> list[Result]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 from nvgraft.formats.tree import LOOP, Node, PathError, Tree
-from nvgraft_cli.case.file_changes import UNKNOWN
+from nvgraft_cli.case.file_changes import SCRIPT_LIMIT, UNKNOWN
 from nvgraft_cli.prove.script.patterns import is_pattern, matches
 from nvgraft_cli.prove.script.state import ShellState
 from nvgraft_cli.prove.script.syntax import NotUnderstood
@@ -18,8 +18,6 @@ IsHidden = Callable[[str], bool]
 #: Tells whether a path leads to a file of the host, into which nothing can be written.
 IsMounted = Callable[[str], bool]
 
-#: Bytes of a script that are read.
-SCRIPT_LIMIT = 128 << 10
 #: A line of a written file of which not even the command is known: it may set any variable.
 _OPAQUE = re.compile(r"^[ \t]*(?:export[ \t]+)?\0", re.MULTILINE)
 #: The most files that are read or written, and names of a directory for a pattern.

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from nvgraft.formats.tree import Tree
-from nvgraft_cli.case.file_changes import UNKNOWN, FileChanges
+from nvgraft_cli.case.file_changes import SCRIPT_LIMIT, UNKNOWN, FileChanges
 from nvgraft_cli.prove.script.arithmetic import assigned_names, computed
 from nvgraft_cli.prove.script.builtins import change_state, lacks_builtin, next_option, set_options
 from nvgraft_cli.prove.script.conda import PROGRAMS, activation
 from nvgraft_cli.prove.script.conditions import holds
 from nvgraft_cli.prove.script.files import (
-    SCRIPT_LIMIT,
     FindProgram,
     IsHidden,
     IsMounted,

@@ -4,8 +4,8 @@ import re
 
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.dynamic import BadElf, NotRecorded, read_dynamic
+from nvgraft_cli.case.file_changes import SCRIPT_LIMIT
 from nvgraft_cli.case.planned_tree import PlannedTree
-from nvgraft_cli.prove.script.files import SCRIPT_LIMIT
 
 
 def interpreter_of(tree: PlannedTree, path: str) -> list[str] | None:

@@ -1,16 +1,19 @@
 """Follow a shell to what its script becomes or runs last."""
 
 import posixpath
+from typing import TYPE_CHECKING
 
 from nvgraft.base.errors import printable
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.case.planned_tree import PlannedTree
-from nvgraft_cli.prove.script.state import Dialect
 from nvgraft_cli.prove.start.path_search import SHELL_PATH, find_named
 from nvgraft_cli.prove.start.program_start import ProgramStart, find_program
 from nvgraft_cli.prove.start.start_failure import StartCause, failure
 from nvgraft_cli.prove.start.tree_files import text_of
+
+if TYPE_CHECKING:
+    from nvgraft_cli.prove.script.state import Dialect
 
 #: Shells whose language is followed.
 SHELLS = {"sh", "bash", "dash", "ash", "zsh", "rbash", "ksh", "ksh93", "mksh", "posh", "yash"}
@@ -114,7 +117,7 @@ def _is_mounted(tree: PlannedTree, path: str) -> bool:
         return False
 
 
-def _dialect(tree: PlannedTree, path: str, start: ProgramStart) -> Dialect:
+def _dialect(tree: PlannedTree, path: str, start: ProgramStart) -> "Dialect":
     """Return the language of a shell: that of sh is known by the file it leads to."""
     try:
         found = posixpath.basename(tree.resolve(path))
@@ -125,7 +128,7 @@ def _dialect(tree: PlannedTree, path: str, start: ProgramStart) -> Dialect:
     return "dash" if "dash" in {found, posixpath.basename(start.words[0])} else "bash"
 
 
-def _own_variables(start: ProgramStart, dialect: Dialect, *, interactive: bool) -> dict[str, str]:
+def _own_variables(start: ProgramStart, dialect: "Dialect", *, interactive: bool) -> dict[str, str]:
     """Return the variables by which scripts tell one shell, and its options, from another."""
     name = posixpath.basename(start.words[0]).lstrip("-")
     own = {"-": "himBH" if interactive else "hB"}

@@ -4,8 +4,8 @@ import posixpath
 
 from nvgraft.formats.tree import LOOP, PathError, Tree
 from nvgraft_cli.case.bundle import ContainerSide
+from nvgraft_cli.case.file_changes import SCRIPT_LIMIT
 from nvgraft_cli.case.planned_tree import PlannedTree
-from nvgraft_cli.prove.script.files import SCRIPT_LIMIT
 
 
 def text_of(tree: Tree, path: str, limit: int = SCRIPT_LIMIT) -> str | None:
