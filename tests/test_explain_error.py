@@ -185,12 +185,14 @@ WRAPPINGS = {
 def test_a_wrapped_error_is_recognised(wrapping: str, paste: str) -> None:
     """A wrapped error has the meanings and the stage of the bare error.
 
-    Causes that only the wrapping's engine has may be told beside them.
+    Causes that only the wrapping's engine has may be told before them, and in place of the last.
     """
     bare, wrapped = analyse(paste), analyse(wrapping.replace("{}", paste))
     (one,), (other,) = bare.meanings, wrapped.meanings
     assert (other.id, other.cause, other.next) == (one.id, one.cause, one.next)
-    assert set(other.otherwise) >= set(one.otherwise)
+    kept = [cause for cause in other.otherwise if cause in one.otherwise]
+    assert kept == list(one.otherwise[: len(kept)])
+    assert len(kept) == len(one.otherwise) or len(other.otherwise) == 2
     assert wrapped.stage == bare.stage != ""
 
 
@@ -491,8 +493,14 @@ def test_the_words_of_each_language_are_read() -> None:
         ),
         (
             "tensorflow/core/foo.cc:12] Internal: something failed",
-            "/core/foo.cc:12] Internal: something failed",
+            "tensorflow/core/foo.cc:12] Internal: something failed",
             "TensorFlow",
+            "inside",
+        ),
+        (
+            "RuntimeError: sizes must match at /pytorch/aten/src/TH/THTensor.cpp:689",
+            "RuntimeError: sizes must match at /pytorch/aten/src/TH/THTensor.cpp:689",
+            "PyTorch",
             "inside",
         ),
         ("one\nValueError: no such colour\ntwo", "ValueError: no such colour", "", ""),
@@ -621,6 +629,19 @@ def test_few_causes_are_told_of_any_error() -> None:
         > 2
     }
     assert many == {}
+
+
+def test_at_most_three_causes_are_told() -> None:
+    """Where a paste names its surroundings, their cause stands in place of the last one."""
+    line = "CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"
+    (bare,) = analyse(line).meanings
+    (compose,) = analyse(f"docker compose up\n{line}").meanings
+    assert len(bare.otherwise) == 2
+    assert "compose file" in compose.otherwise[0]
+    assert compose.otherwise[1:] == bare.otherwise[:1]
+    assert (
+        max(len(meaning.otherwise) for _, text in PASTES for meaning in analyse(text).meanings) == 2
+    )
 
 
 def test_what_says_less_of_the_same_error_is_left_out() -> None:

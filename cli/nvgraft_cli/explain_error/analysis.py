@@ -46,6 +46,9 @@ STAGES = (
 #: Explanations of one paste; more would not be read.
 MOST = 3
 
+#: Causes told beside the likeliest one, those first that the paste itself shows.
+_OTHERS = 2
+
 #: Characters around a phrase in which a pattern has to match.
 _REACH = 600
 #: Places of one phrase, and numbers, that are looked at in a block.
@@ -450,9 +453,14 @@ def _meaning(
         row.fixed_by,
         fill(row.cause),
         tuple(
-            fill(other.text)
-            for other in row.otherwise
-            if other.told(text.small, contexts() if other.on else frozenset())
+            islice(
+                (
+                    fill(other.text)
+                    for other in row.otherwise
+                    if other.told(text.small, contexts() if other.on else frozenset())
+                ),
+                _OTHERS,
+            )
         ),
         tuple(map(fill, row.next)),
     )
@@ -478,10 +486,15 @@ def _innermost(block: str) -> tuple[str, Layer | None]:
     end, layer = _last_layer(line)
     if layer is None:
         layer = next((found for found in map(_speaker, reversed(lines)) if found), None)
-    message = line[end:].strip() or line
+    message = line if _in_path(line, end) else line[end:].strip() or line
     if logged := _LOGGED.findall(message):
         message = logged[-1]
     return (_TAIL.sub("", message) or line)[-_QUOTED:], layer
+
+
+def _in_path(line: str, end: int) -> bool:
+    """Return whether the phrase that ends at ``end`` is a part of the path of a file."""
+    return line[end - 1 : end] == "/" or line[end : end + 1] in ("/", ".", "_")
 
 
 def _complaints(block: str) -> list[str]:

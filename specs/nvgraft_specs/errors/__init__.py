@@ -32,8 +32,9 @@ Keys of an ``[[error]]``:
 - ``otherwise``: other causes, each with the observation that tells it apart. One with a key ``on``
   is told, before the others, where the paste names that context (tables.toml), one with a key
   ``says`` where its regular expression matches the paste in small letters. At most two others are
-  told always: a cause that the message itself shows has one of these keys. ``=surroundings``
-  stands for the texts of that table, save for contexts that the row itself names.
+  told, and a row has at most two without a key: a cause that the message itself shows has one.
+  ``=surroundings`` stands for the texts of that table, save for contexts that the row itself
+  names.
 - ``next``: what to do next; ``=NAME`` is the step NAME of host.toml. Commands stand in backticks,
   which are not printed.
 """
