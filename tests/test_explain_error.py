@@ -513,6 +513,12 @@ def test_the_words_of_each_language_are_read() -> None:
             "",
             "",
         ),
+        (
+            "foo: Error: no bar\nIt looks like MPI_INIT failed for some reason; it is\nlikely to abort.",
+            "foo: Error: no bar",
+            "",
+            "",
+        ),
         ("hello", "", "", ""),
     ],
 )

@@ -96,6 +96,7 @@ _CONSEQUENCE = re.compile(
 _NOISE = re.compile(
     r"error waiting for container|see '?docker run --help|run 'docker run --help'"
     r"|during handling of the above exception|the above exception was the direct cause"
+    r"|mpi_init failed for some reason|^likely to abort\b"
 )
 #: The message in a line of a JSON or logfmt log, the innermost key first.
 _LOGGED = re.compile(r"[\"']?\b(?:error|err|msg|message|log)[\"']?[=:] ?\"([^\"]{3,})\"")
