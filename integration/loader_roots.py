@@ -13,11 +13,11 @@ from pathlib import Path
 from harness import LDCONFIG
 from nvgraft.plan.actions import Plan
 from nvgraft.system import syscalls
-from nvgraft_cli.case.bundle import open_container
+from nvgraft_cli.case.bundle import ContainerSide, open_container
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.case.processor import read_isa_level
 from nvgraft_cli.prove.loader.loading import Object
-from nvgraft_cli.prove.proof import Proof, prove
+from nvgraft_cli.prove.proof import Proof, open_program, prove
 from nvgraft_cli.simulate.stubs import Loading, shared_object
 
 PROGRAM = """\
@@ -123,6 +123,18 @@ class Root:
 
     def proof(self, name: str, program: str = "/bin/open", **environment: str) -> Proof:
         """Return prove()'s answer for the same."""
+        with self._container(**environment) as container:
+            tree = PlannedTree(container.rootfs, PLAN, None)
+            return prove(name, program, tree, PLAN, container, read_isa_level())
+
+    def proofs(self, *names: str) -> list[Proof]:
+        """Return the answers of one program that opens each library anew."""
+        with self._container() as container:
+            tree = PlannedTree(container.rootfs, PLAN, None)
+            opener = open_program("/bin/open", tree, PLAN, container, read_isa_level())
+            return [opener.proof(name) for name in names]
+
+    def _container(self, **environment: str) -> ContainerSide:
         entries = [f"{key}={value}" for key, value in environment.items()]
         bundle = self.path.parent / "bundle"
         bundle.mkdir(exist_ok=True)
@@ -137,9 +149,7 @@ class Root:
             },
         }
         (bundle / "config.json").write_text(json.dumps(document))
-        with open_container(str(bundle), entries) as container:
-            tree = PlannedTree(container.rootfs, PLAN, None)
-            return prove(name, program, tree, PLAN, container, read_isa_level())
+        return open_container(str(bundle), entries)
 
     def agree(self, name: str, program: str = "/bin/open", **environment: str) -> Proof:
         """Assert that the loader and prove() agree; return prove()'s answer."""

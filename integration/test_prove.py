@@ -255,6 +255,26 @@ def test_a_missing_symbol_is_named(root: Root, style: str) -> None:
     assert root.agree("liba.so.1").verdict == "yes"
 
 
+def test_what_was_found_for_one_library_holds_for_another_where_it_is_the_same(root: Root) -> None:
+    """A program is asked for many libraries: each gets the answer that it gets alone, also where
+    another one brings a symbol or a search path that it lacks.
+    """
+    root.compile("opt/x/libdefines.so", "int nowhere(void) { return 1; }")
+    root.compile("opt/x/libneeds.so", NEEDS)
+    both = ("opt/x/libdefines.so", "opt/x/libneeds.so")
+    rpath = "-Wl,--disable-new-dtags,-rpath,/opt/x"
+    root.library(f"{LIBS}/libboth.so", rpath, links=both)
+    root.library(f"{LIBS}/libone.so", rpath, links=both[1:])
+    root.library("opt/x/libmiddle.so", links=both)
+    root.library(f"{LIBS}/libinherits.so", rpath, links=("opt/x/libmiddle.so",))
+    root.library(f"{LIBS}/libalone.so", "-Wl,-rpath,/opt/x", links=("opt/x/libmiddle.so",))
+    names = ["libboth.so", "libone.so", "libinherits.so", "libalone.so"]
+    for order in (names, names[::-1]):
+        found = {proof.what: proof.verdict for proof in root.proofs(*order)}
+        assert found == {name: root.dlopen(name).partition(" ")[0] for name in names}
+    assert list(found.values()) == ["no", "yes", "no", "yes"]
+
+
 @pytest.mark.parametrize(
     "source",
     [

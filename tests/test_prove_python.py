@@ -153,6 +153,60 @@ def test_a_wheel_of_libraries_alone(tmp_path: Path, capsys: Captured) -> None:
     assert run(capsys, "nvidia.fft", path)[0] == 1
 
 
+def test_an_extension_module_with_the_name_of_a_library(tmp_path: Path, capsys: Captured) -> None:
+    """A library with the function for Python is imported, as triton's is; others of the package
+    are opened on demand.
+    """
+    fast = {
+        f"{SITE}/fast/__init__.py": b"",
+        f"{SITE}/fast/_C/libfast.so": shared("PyInit_libfast"),  # a name among its strings
+        f"{SITE}/fast/plugins/libplugin.so": shared("libplugin.so", "libfast.so"),
+    }
+    path = container(tmp_path / "b", files() | fast)
+    code, lines = text(capsys, "fast", path)
+    assert (code, lines[0]) == (
+        0,
+        "fast loads: 1 extension module; 1 library that it may open does not load",
+    )
+    (tmp_path / "b/rootfs" / SITE / "fast/_C/libfast.so").write_bytes(shared("PyInit_other"))
+    assert run(capsys, "fast", path)[0] == 1
+
+
+def test_a_library_that_another_one_brought_decides_nothing(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """auditwheel copies what libraries need into a wheel: no code opens such a copy by itself."""
+    grafted = {
+        f"{SITE}/fast/__init__.py": b"",
+        f"{SITE}/fast/libfast.so": shared("libfast.so"),
+        f"{SITE}/fast/libgfortran-91cc3cb1.so.3.0.0": shared("libg.so", "libquadmath.so.0"),
+    }
+    path = container(tmp_path / "b", files() | grafted)
+    code, lines = text(capsys, "fast", path)
+    assert (code, lines[0]) == (
+        0,
+        "fast loads: 1 shared library; 1 library that no code opens does not load",
+    )
+    (tmp_path / "b/rootfs" / SITE / "fast/libfast.so").write_bytes(shared("x", "libnone.so"))
+    assert run(capsys, "fast", path)[0] == 1
+
+
+def test_many_modules_that_need_the_same_libraries(tmp_path: Path, capsys: Captured) -> None:
+    """What many extension modules need is looked for once, and counts once towards the bounds."""
+    own = [f"libpart{number}.so" for number in range(20)]
+    content = {f"{SITE}/many/__init__.py": b""}
+    content |= {f"{SITE}/many/{name}": shared(name, *own, runpath="$ORIGIN") for name in own}
+    content |= {
+        f"{SITE}/many/_m{number}.{TAG}": shared("_m.so", *own, runpath="$ORIGIN")
+        for number in range(20)
+    }
+    path = container(tmp_path / "b", files() | content)
+    config = tmp_path / "config.toml"
+    config.write_text("[nvgraft]\nimage-libraries = 100\n")
+    code, answer = run(capsys, "many", path, "--config", str(config))
+    assert (code, len(answer["extensions"])) == (0, 20)
+
+
 def test_a_module_of_python_only(tmp_path: Path, capsys: Captured) -> None:
     """A module without shared objects loads."""
     content = files() | {f"{SITE}/plain.py": b"", f"{SITE}/pure/__init__.py": b""}

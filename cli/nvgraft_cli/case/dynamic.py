@@ -39,6 +39,8 @@ _VERDEF, _VERDAUX = struct.Struct("<HHHHIII"), struct.Struct("<II")
 _PATH_LIMIT = 64 << 10
 #: The most bytes of the strings of one file in which dlopen() is looked for; Python's have 250 KiB.
 _STRINGS_LIMIT = 512 << 10
+#: Bytes of them that are looked at together.
+_STRINGS_STEP = 1 << 20
 #: Bytes of the header of a 32-bit file, and of a text that a script writes.
 _SHORT, _TEXT_LIMIT = 52, 1 << 20
 
@@ -156,16 +158,23 @@ def _read(tree: Tree, path: str) -> Dynamic:
 
 
 def calls_dlopen(tree: Tree, path: str) -> bool:
-    """Tell whether the file at a resolved ``path`` imports dlopen(); false if that is not known.
+    """Tell whether the file at a resolved ``path`` imports dlopen(); false if that is not known."""
+    return names_symbol(tree, path, "dlopen", _STRINGS_LIMIT)
+
+
+def names_symbol(tree: Tree, path: str, symbol: str, limit: int) -> bool:
+    """Tell whether the file at a resolved ``path`` has a symbol; false if that is not known.
 
     The name is looked for among the strings of its symbols, which are not read themselves.
+
+    :param limit: bytes of the strings that are looked at.
     """
     while isinstance(tree, LayeredTree):
         tree, path = tree.side(path)
     if isinstance(tree, TextTree | SnapshotTree):
         return False
     try:
-        return look(tree, path, _names_dlopen)
+        return look(tree, path, lambda content: _names(content, symbol, limit))
     except (OSError, ValueError):
         return False
 
@@ -184,15 +193,19 @@ def look(tree: Tree, path: str, read: Callable[[int | elf.FileContent], _Answer]
         os.close(fd)
 
 
-def _names_dlopen(content: int | elf.FileContent) -> bool:
+def _names(content: int | elf.FileContent, symbol: str, limit: int) -> bool:
     file = elf.File(content)
     segments = elf.segments_of(file)
     tags = dict(elf.dynamic_entries(file, segments))
     if elf.DT_STRTAB not in tags:
         return False
     start = elf.file_offset(tags[elf.DT_STRTAB], segments)
-    strings = file.read(start, min(tags.get(elf.DT_STRSZ, 0), _STRINGS_LIMIT))
-    return b"\0dlopen\0" in strings
+    text = b"\0" + symbol.encode() + b"\0"
+    end = start + min(tags.get(elf.DT_STRSZ, 0), limit)
+    for place in range(start, end, _STRINGS_STEP):
+        if text in file.read(place, min(_STRINGS_STEP + len(text), end - place)):
+            return True
+    return False
 
 
 def _recorded(tree: SnapshotTree, path: str) -> Dynamic:

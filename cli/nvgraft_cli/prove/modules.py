@@ -14,6 +14,7 @@ from typing import Any
 from nvgraft.base.errors import printable
 from nvgraft.formats.tree import PathError, Tree
 from nvgraft.plan.actions import Injection
+from nvgraft_cli.case.dynamic import names_symbol
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.prove.loader.final_file import LoadedFrom, is_driver_library
 from nvgraft_cli.prove.loader.loading import Object
@@ -26,6 +27,11 @@ from nvgraft_cli.shell.errors import InputError
 _EXTENSION = re.compile(r"[^.]+(?:\.(?:(cpython-3\d+)[\w-]*|abi3))?\.so")
 _INIT = re.compile(r"__init__\.(?:py|(?:[\w-]+\.)?so)")
 _LIBRARY = re.compile(r"lib[^/]+\.so(?:\.[\w.]+)?")
+#: A library that auditwheel copied into a wheel because another one needs it: no code opens it.
+#: Source: auditwheel's repair.py, which puts a part of the file's hash into the name.
+_GRAFTED = re.compile(r"lib.+-[0-9a-f]{8}(?:\.\d+)*\.so(?:\.[\w.]+)?")
+#: Bytes of a library's strings in which its function for Python is looked for (triton: 14 MB).
+_STRINGS_LIMIT = 32 << 20
 #: Libraries of CUDA, which toolkits and NVIDIA's wheels have.
 _CUDA = ("libcu", "libnv", "libnccl")
 
@@ -76,8 +82,15 @@ class ModuleProof:
 
     @property
     def judged(self) -> tuple[Proof, ...]:
-        """The answers that decide: of the extension modules, or of all if it has only libraries."""
-        return self.extensions or self.libraries
+        """The answers that decide: of the extension modules, or of all libraries that its code may
+        open if it has no others.
+        """
+        opened = tuple(
+            proof
+            for proof in self.libraries
+            if not _GRAFTED.fullmatch(posixpath.basename(proof.what))
+        )
+        return self.extensions or opened or self.libraries
 
     @property
     def exit_code(self) -> int:
@@ -174,12 +187,14 @@ class ModuleProof:
         missing = next((proof for proof in self.driver if proof.verdict == "no"), None)
         if missing is not None:
             return f"{words}, but {missing.what} does not"
-        if not self.extensions:
-            return f"{words}: {_counted(len(self.libraries), 'shared library')}"
-        words += f": {_counted(len(self.extensions), 'extension module')}"
         broken = sum(proof.verdict == "no" for proof in self.libraries)
+        if self.extensions:
+            words += f": {_counted(len(self.extensions), 'extension module')}"
+        else:
+            words += f": {_counted(len(self.libraries) - broken, 'shared library')}"
         if broken:
-            words += f"; {_counted(broken, 'library')} that it may open "
+            which = " that it may open" if self.extensions else " that no code opens"
+            words += f"; {_counted(broken, 'library')}{which} "
             words += "does not load" if broken == 1 else "do not load"
         return words
 
@@ -318,7 +333,9 @@ def _find(tree: Tree, path: list[str], module: str, tag: str) -> ModuleFiles | N
 def _files(
     tree: Tree, entry: str, module: str, path: str, found: list[str], tag: str
 ) -> ModuleFiles:
-    extensions, libraries, others = [], [], 0
+    extensions: list[str] = []
+    libraries: list[str] = []
+    others = 0
     for file in dict.fromkeys(found):
         name = posixpath.basename(file)
         match = _EXTENSION.fullmatch(name)
@@ -329,6 +346,9 @@ def _files(
                 extensions.append(file)
         elif _LIBRARY.fullmatch(name):
             libraries.append(file)
+    if not extensions:  # triton's has the name of a library
+        extensions = [file for file in libraries if _is_imported(tree, file)]
+        libraries = [file for file in libraries if file not in extensions]
     beside = tuple(
         file
         for file in _walk(tree, f"{entry}/nvidia")
@@ -337,6 +357,15 @@ def _files(
     metadata = _metadata(tree, entry, module.split(".", 1)[0])
     version = metadata.removesuffix(".dist-info").rpartition("-")[2]
     return ModuleFiles(path, version, tuple(extensions), tuple(libraries), beside, others)
+
+
+def _is_imported(tree: Tree, library: str) -> bool:
+    """Tell whether a library has the function with which Python imports it by its name."""
+    name, dot, rest = posixpath.basename(library).partition(".")
+    if dot + rest != ".so":
+        return False
+    tree.count_library(library)
+    return names_symbol(tree, resolve(tree, library), f"PyInit_{name}", _STRINGS_LIMIT)
 
 
 def _walk(tree: Tree, place: str) -> Iterator[str]:

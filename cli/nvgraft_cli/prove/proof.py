@@ -547,10 +547,11 @@ def _words(error: Exception) -> str:
 
 def all_objects(root: Object | None) -> Iterator[Object]:
     """Yield an object and those that it needs, each as often as it is needed."""
-    if root is not None:
-        yield root
-        for needed in root.needs:
-            yield from all_objects(needed)
+    waiting = [] if root is None else [root]
+    while waiting:
+        current = waiting.pop()
+        yield current
+        waiting += reversed(current.needs)
 
 
 def _machine(tree: PlannedTree) -> tuple[str, int]:

@@ -25,6 +25,7 @@ from nvgraft_cli.prove.loader.search import (
     Requester,
     Searcher,
     Tried,
+    count_paths,
 )
 
 #: A loader's words for a library that it did not find.
@@ -181,6 +182,24 @@ class RunningProgram:
         return loading.outcome(root)
 
 
+class _Definers:
+    """The files that together define all symbols of a library, as earlier loads have found."""
+
+    def __init__(self) -> None:
+        self._files: dict[tuple[str, bool], frozenset[str]] = {}
+
+    def get(self, library: str, *, at_once: bool) -> frozenset[str] | None:
+        """Return the files, None where they have not been looked for.
+
+        :param at_once: whether the library's functions are bound at once.
+        """
+        return self._files.get((library, at_once))
+
+    def keep(self, library: str, files: list[str], *, at_once: bool) -> None:
+        """Keep the files."""
+        self._files[library, at_once] = frozenset(files)
+
+
 class _LoadedObjects:
     def __init__(self, tree: PlannedTree, searcher: Searcher) -> None:
         self._tree = tree
@@ -189,6 +208,7 @@ class _LoadedObjects:
         self._by_file: dict[str, Object] = {}
         self._versions_checked: set[str] = set()
         self._defined: dict[str, frozenset[str]] = {}
+        self._definers = _Definers()
         self._loader: Object | None = None
         self._program = ""
         self._loaded_at_start: set[int] = set()
@@ -337,8 +357,8 @@ class _LoadedObjects:
                     f" last of more than {_LEVELS} that need one another",
                     "use another image: this one is damaged or malicious",
                 )
+            count_paths(self._tree, current.path, ":".join(current.facts.needed))
             for name in current.facts.needed:
-                self._tree.count_library(current.path)
                 needed = self.loaded(name)
                 if needed is None:
                     located = self.find(current.path, name, needed_chain)
@@ -486,8 +506,14 @@ class _LoadedObjects:
                 reserved += symbols.static_tls
                 self._check_reserve(loaded, reserved)
             at_once = opened or self._searcher.binds_at_start
-            missing = self._undefined(symbols.needed if at_once else symbols.needed_at_once)
-            if missing:
+            known = self._definers.get(loaded.file, at_once=at_once)
+            if known is not None and known <= self._by_file.keys():
+                continue
+            names = symbols.needed if at_once else symbols.needed_at_once
+            missing, definers = self._undefined(names)
+            if not missing:
+                self._definers.keep(loaded.file, definers, at_once=at_once)
+            else:
                 words = f"{loaded.path}: undefined symbol: {missing}"
                 if self._searcher.loader.musl:
                     words = f"Error relocating {loaded.path}: {missing}: symbol not found"
@@ -497,21 +523,26 @@ class _LoadedObjects:
                 self.failures.append(Failure("", loaded.name, words, fault, loaded.path))
                 return
 
-    def _undefined(self, names: tuple[bytes, ...]) -> str:
-        """Return the first of the names that no loaded object defines, or "".
+    def _undefined(self, names: tuple[bytes, ...]) -> tuple[str, list[str]]:
+        """Return the first of the names that no loaded object defines, or "", and the files of
+        those that define the others.
 
         An object whose symbols are not known may define all of them.
         """
         missing = dict.fromkeys(names)
+        definers: list[str] = []
         for loaded in self._by_file.values():
             if not missing:
                 break
             symbols = read_symbols(self._tree, loaded.file)
             if symbols is None:
-                return ""
-            for name in symbols.defined & missing.keys():
+                return "", [*definers, loaded.file]
+            defined = symbols.defined & missing.keys()
+            if defined:
+                definers.append(loaded.file)
+            for name in defined:
                 del missing[name]
-        return next(iter(missing), b"").decode("utf-8", "surrogateescape")
+        return next(iter(missing), b"").decode("utf-8", "surrogateescape"), definers
 
     def _check_reserve(self, loaded: Object, reserved: int) -> None:
         if reserved > _MOST_TLS and not self._searcher.other_tls_reserve:

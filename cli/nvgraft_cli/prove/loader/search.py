@@ -134,6 +134,11 @@ class Requester:
         """Its search paths; none where they are not recorded."""
         return self.facts.search or SearchPaths()
 
+    @property
+    def inherited(self) -> str:
+        """Its RPATH, if it counts for the objects that it has led to, else ""."""
+        return self.search.rpath or "" if self.search.runpath is None else ""
+
 
 class Tried(NamedTuple):
     """A path that the loader tried and did not take.
@@ -323,6 +328,11 @@ class Searcher:
         self._program = program
         self.directory = directory
         self._facts: dict[str, Dynamic | BadElf | OSError] = {}
+        #: Library, requester and the objects whose RPATH counts -> what was found without a doubt,
+        #: and what was tried before.
+        self._found: dict[tuple[str, ...], tuple[Located | None, tuple[Tried, ...]]] = {}
+        #: Directory -> its subdirectories for processors.
+        self._there: dict[str, list[str]] = {}
         self.loader = loader
         self.unknown: list[str] = []
         self.perhaps: dict[str, str] = {}
@@ -406,6 +416,21 @@ class Searcher:
         :raises Rejected: when the loader stops at a file that is not an ELF library, or finds only
             libraries of the other ELF class.
         """
+        if "/" in name or not chain or self.loader.musl:
+            return self._search(name, chain)
+        key = name, chain[-1].path, *(one.path for one in chain if one.inherited)
+        if key in self._found:
+            located, tried = self._found[key]
+            self.tried, self.undecided = list(tried), False
+            return located
+        doubts = list(self.unknown), dict(self.perhaps)
+        located = self._search(name, chain)
+        if doubts == (self.unknown, self.perhaps) and not self.undecided:
+            self._found[key] = located, tuple(self.tried)
+        return located
+
+    def _search(self, name: str, chain: list[Requester]) -> Located | None:
+        """Search for a library without what earlier searches have found."""
         self.tried = []
         self.undecided = False
         other_class = 0
@@ -504,22 +529,33 @@ class Searcher:
         """Yield the paths to try in a directory, first those in glibc-hwcaps subdirectories."""
         if directory in self._by_platform:
             self._note_platform(directory, name)
-        for level in self._undecided_hwcaps:
+        there = self._subdirectories(directory)
+        for level in self._undecided_hwcaps if there else ():
             path = posixpath.join(directory, "glibc-hwcaps", level, name)
             if self._resolved(path) is not None:
                 self._not_recorded(path, level)
-        for level in self._hwcaps:
-            subdirectory = posixpath.join(directory, "glibc-hwcaps", level)
-            if self._resolved(subdirectory) is not None:
-                path = posixpath.join(subdirectory, name)
+        for level in self._hwcaps if there else ():
+            if f"glibc-hwcaps/{level}" in there:
+                path = posixpath.join(directory, "glibc-hwcaps", level, name)
                 if self._resolved(path) is not None:
                     self._assumed(path, level)
                 yield path, _for_level(how, level)
-        for subdirectory in self.loader.older:
+        for subdirectory in self.loader.older if there else ():
             path = posixpath.join(directory, subdirectory, name)
             if self._resolved(path) is not None:
                 yield path, f"{how}, in a subdirectory for processors"
         yield posixpath.join(directory, name), how
+
+    def _subdirectories(self, directory: str) -> list[str]:
+        """Return the subdirectories for processors that a directory has."""
+        if directory not in self._there:
+            names = (*(f"glibc-hwcaps/{level}" for level in self.loader.hwcaps), *self.loader.older)
+            self._there[directory] = [
+                name
+                for name in names
+                if self._resolved(posixpath.join(directory, name)) is not None
+            ]
+        return self._there[directory]
 
     def _not_recorded(self, path: str, level: str) -> None:
         fact = f"whether the host's processor has level {level}; if it has, {path} is loaded"
@@ -551,8 +587,8 @@ class Searcher:
             if self._program is not None and self._program not in chain:
                 inherited_from.append(self._program)
             for ancestor in inherited_from:
-                if ancestor.search.rpath and ancestor.search.runpath is None:
-                    for directory in self._expand(ancestor.search.rpath.split(":"), ancestor):
+                if ancestor.inherited:
+                    for directory in self._expand(ancestor.inherited.split(":"), ancestor):
                         yield directory, f"RPATH of {ancestor.path}"
         yield from ((directory, "LD_LIBRARY_PATH") for directory in self._library_path)
         if requester is not None and requester.search.runpath:
