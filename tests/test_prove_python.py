@@ -1,5 +1,6 @@
 """``nvgraft prove --python``: whether modules of the image's Python load, and what CUDA gets."""
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,123 @@ def test_many_modules_that_need_the_same_libraries(tmp_path: Path, capsys: Captu
     config.write_text("[nvgraft]\nimage-libraries = 100\n")
     code, answer = run(capsys, "many", path, "--config", str(config))
     assert (code, len(answer["extensions"])) == (0, 20)
+
+
+SOURCES = {
+    "__init__": "from . import core as c\nfrom .deep import *\n",
+    "deep": """\
+        import os, lender
+        from typing import TYPE_CHECKING
+        if TYPE_CHECKING:
+            from deep import typed
+        if os.name == "posix":
+            import deep.branch
+        try:
+            from deep import raised
+        except ImportError as error:
+            raise RuntimeError from error
+        try:
+            import deep.caught
+        except (OSError, ImportError):
+            caught = None
+        try:
+            from deep import uncaught
+        except OSError:
+            pass
+        with suppress(ImportError):
+            import deep.suppressed
+        @decorated(
+            1
+        )
+        def function():
+            from deep import called
+        class Class:
+            text = '''
+        def name(): "a line of a text"
+        '''
+        from .sub.more import something
+        """,
+    "sub/more": "from .. import above\nfrom ....deep import beyond\n",
+    "unread": "from deep import unread_too\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "imported"),
+    [
+        ("core", True),
+        ("branch", True),
+        ("raised", True),
+        ("uncaught", True),
+        ("above", True),
+        ("typed", False),
+        ("caught", False),
+        ("suppressed", False),
+        ("called", False),
+        ("unread_too", False),
+    ],
+)
+def test_an_extension_module_that_is_not_imported_does_not_decide(
+    name: str, imported: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """Of the extension modules that do not load, those decide that the statements of the package
+    import: not in functions, and not where the error is caught.
+    """
+    sources = {
+        f"{SITE}/deep/{path}.py": textwrap.dedent(text).encode() for path, text in SOURCES.items()
+    }
+    broken = {f"{SITE}/deep/{name}.{TAG}": shared("x.so", "libnone.so")}
+    path = container(tmp_path / "b", files() | sources | broken)
+    code, lines = text(capsys, "deep", path)
+    assert code == (1 if imported else 0)
+    assert lines[0] == (
+        f"deep 2.5.1 does not load: {name}.{TAG}: libnone.so: cannot open shared object file: "
+        "No such file or directory"
+        if imported
+        else "deep 2.5.1 loads: 1 extension module; 1 that it does not import itself does not load"
+    )
+    assert f"does not load: /{SITE}/deep/{name}.{TAG}" in lines
+
+
+def test_where_the_sources_do_not_tell_each_extension_module_decides(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """A source that cannot be read may import everything, and so may compiled code that has the
+    name of an extension module among its texts.
+    """
+    broken = {f"{SITE}/deep/lazy.{TAG}": shared("x.so", "libnone.so")}
+    source = f"{SITE}/deep/__init__.py"
+    path = container(tmp_path / "b", files() | broken | {source: b"import deep._C\n"})
+    place = tmp_path / "b/rootfs"
+    assert run(capsys, "deep", path)[0] == 0
+    (place / source).write_bytes(b"import deep._C\nthis is no Python\n")
+    assert run(capsys, "deep", path)[0] == 1
+    (place / source).write_bytes(b"import deep._C\n" + b"#" * (1 << 20))
+    assert run(capsys, "deep", path)[0] == 1
+    (place / source).write_bytes(b"import deep._C\n")
+    with (place / f"{SITE}/deep/_C.{TAG}").open("ab") as file:
+        file.write(b"deep.lazy\0")
+    assert run(capsys, "deep", path)[0] == 1
+
+
+def test_an_imported_package_brings_libraries(tmp_path: Path, capsys: Captured) -> None:
+    """torchvision's extension modules need libraries that torch, which it imports first, has
+    loaded. Where torch does not load, they do not.
+    """
+    more = {
+        f"{SITE}/vision/__init__.py": b"import deep\nfrom vision import _C\n",
+        f"{SITE}/vision/_C.so": shared("_C.so", "libdeep.so"),
+    }
+    path = container(tmp_path / "b", files() | more)
+    code, answer = run(capsys, "vision", path)
+    assert (code, answer["notes"]) == (0, ["deep, which it imports, has loaded libdeep.so"])
+    place = tmp_path / "b/rootfs" / SITE
+    (place / "nvidia/cuda_runtime/lib/libcudart.so.12").unlink()
+    code, answer = run(capsys, "vision", path)
+    missing = "libcudart.so.12: cannot open shared object file: No such file or directory"
+    assert (code, answer["notes"][0]) == (1, f"deep, which it imports, does not load: {missing}")
+    (place / "vision/__init__.py").write_text("from vision import _C\n")
+    assert run(capsys, "vision", path)[1]["notes"] == []
 
 
 def test_a_module_of_python_only(tmp_path: Path, capsys: Captured) -> None:

@@ -1,13 +1,16 @@
 """Answer whether a module of Python loads in a container: its extension modules and libraries.
 
-Each extension module is judged in a process of its own. What a module's Python code does before,
-such as opening libraries of other wheels, is not repeated.
+Each extension module is judged in a process of its own. Where one does not load, the statements of
+the module's sources tell whether it is imported with the module, and which other packages are:
+those bring libraries, as torch does for torchvision. What else Python code does before, such as
+opening libraries of other wheels, is not repeated.
 """
 
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,9 +18,13 @@ from nvgraft.base.errors import printable
 from nvgraft.formats.tree import PathError, Tree
 from nvgraft.plan.actions import Injection
 from nvgraft_cli.case.dynamic import names_symbol
+from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.case.planning import Case
+from nvgraft_cli.case.texts import texts_in
+from nvgraft_cli.prove.imports import Imports, imports_of
 from nvgraft_cli.prove.loader.final_file import LoadedFrom, is_driver_library
 from nvgraft_cli.prove.loader.loading import Object
+from nvgraft_cli.prove.loader.search import LoadFault
 from nvgraft_cli.prove.opened import opened_libraries
 from nvgraft_cli.prove.proof import Opener, Proof, all_objects, open_program
 from nvgraft_cli.prove.pythons import container_python, names, resolve, search_path
@@ -32,6 +39,8 @@ _LIBRARY = re.compile(r"lib[^/]+\.so(?:\.[\w.]+)?")
 _GRAFTED = re.compile(r"lib.+-[0-9a-f]{8}(?:\.\d+)*\.so(?:\.[\w.]+)?")
 #: Bytes of a library's strings in which its function for Python is looked for (triton: 14 MB).
 _STRINGS_LIMIT = 32 << 20
+#: Bytes of an extension module in which the names of others are looked for.
+_TEXTS_LIMIT = 64 << 20
 #: Libraries of CUDA, which toolkits and NVIDIA's wheels have.
 _CUDA = ("libcu", "libnv", "libnccl")
 
@@ -51,6 +60,7 @@ class ModuleFiles:
     :ivar libraries: its other shared objects.
     :ivar beside: those of NVIDIA's wheels in the same directory.
     :ivar others: extension modules for other versions of Python.
+    :ivar entry: the directory of sys.path that has the module; "" for a distribution.
     """
 
     path: str
@@ -59,6 +69,12 @@ class ModuleFiles:
     libraries: tuple[str, ...]
     beside: tuple[str, ...]
     others: int
+    entry: str = ""
+
+    @property
+    def by_name(self) -> dict[str, str]:
+        """The extension modules by the names under which Python imports them."""
+        return {_name_below(self.entry, path): path for path in self.extensions}
 
 
 @dataclass(frozen=True)
@@ -69,6 +85,7 @@ class ModuleProof:
     :ivar extensions: an answer for each extension module.
     :ivar libraries: answers for libraries that no extension module needs: code opens them.
     :ivar driver: answers for the driver's libraries that CUDA opens.
+    :ivar spare: the paths of extension modules that do not load and are not imported with it.
     """
 
     module: str
@@ -79,18 +96,20 @@ class ModuleProof:
     libraries: tuple[Proof, ...]
     driver: tuple[Proof, ...]
     notes: tuple[str, ...]
+    spare: frozenset[str] = frozenset()
 
     @property
     def judged(self) -> tuple[Proof, ...]:
-        """The answers that decide: of the extension modules, or of all libraries that its code may
-        open if it has no others.
+        """The answers that decide: of the extension modules that are imported with it, or of all
+        libraries that its code may open if it has none.
         """
         opened = tuple(
             proof
             for proof in self.libraries
             if not _GRAFTED.fullmatch(posixpath.basename(proof.what))
         )
-        return self.extensions or opened or self.libraries
+        imported = tuple(proof for proof in self.extensions if proof.what not in self.spare)
+        return imported or opened or self.libraries
 
     @property
     def exit_code(self) -> int:
@@ -189,9 +208,12 @@ class ModuleProof:
             return f"{words}, but {missing.what} does not"
         broken = sum(proof.verdict == "no" for proof in self.libraries)
         if self.extensions:
-            words += f": {_counted(len(self.extensions), 'extension module')}"
+            words += f": {_counted(len(self.extensions) - len(self.spare), 'extension module')}"
         else:
             words += f": {_counted(len(self.libraries) - broken, 'shared library')}"
+        if self.spare:
+            words += f"; {len(self.spare)} that it does not import itself "
+            words += "does not load" if len(self.spare) == 1 else "do not load"
         if broken:
             which = " that it may open" if self.extensions else " that no code opens"
             words += f"; {_counted(broken, 'library')}{which} "
@@ -235,14 +257,20 @@ def prove_module(module: str, case: Case, program: str | None = None) -> ModuleP
     python = container_python(tree, container, program)
     opener = open_program(python, tree, plan, container, case.host.isa_level)
     path = search_path(tree, python, container.spec.env, container.working_directory)
-    files = _find(tree, path, module, _tag(tree, python))
+    tag = _tag(tree, python)
+    files = _find(tree, path, module, tag)
     if files is None:
         raise InputError(
             f"{module}: {python} of the image has no such module | name an import or a "
             "distribution, and with --program another Python; it looks in "
             + ", ".join(entry for entry in path if _is_directory(tree, entry))
         )
-    extensions = tuple(map(opener.proof, files.extensions))
+    extensions, notes = tuple(map(opener.proof, files.extensions)), list[str]()
+    spare: frozenset[str] = frozenset()
+    if files.entry and any(proof.verdict == "no" for proof in extensions):
+        imports = imports_of(tree, files.entry, module, files.by_name)
+        extensions, notes = _with_packages(opener, tree, files, imports, tag, extensions)
+        spare = _not_imported(tree, files, imports, extensions)
     loaded = {entry.file for proof in extensions for entry in all_objects(proof.load.root)}
     opened = [
         opener.proof(library)
@@ -252,16 +280,81 @@ def prove_module(module: str, case: Case, program: str | None = None) -> ModuleP
     libraries = tuple(
         proof for proof in opened if proof.what in files.libraries or proof.verdict == "no"
     )
-    notes = list(_notes(files, (*extensions, *libraries)))
+    notes += _notes(files, (*extensions, *libraries))
+    loader = opener.loader.path
     answer = ModuleProof(
-        module, files, python, opener.loader.path, extensions, libraries, (), tuple(notes)
+        module, files, python, loader, extensions, libraries, (), tuple(notes), spare
     )
     if answer.cuda and isinstance(plan, Injection):
-        driver = tuple(_driver(opener, answer, plan))
-        answer = ModuleProof(
-            module, files, python, opener.loader.path, extensions, libraries, driver, tuple(notes)
-        )
+        return replace(answer, driver=tuple(_driver(opener, answer, plan)))
     return answer
+
+
+def _with_packages(
+    opener: Opener,
+    tree: PlannedTree,
+    files: ModuleFiles,
+    imports: Imports,
+    tag: str,
+    proofs: tuple[Proof, ...],
+) -> tuple[tuple[Proof, ...], list[str]]:
+    """Return the answers of extension modules after the packages that the module imports and that
+    have a library which is missing, and notes about these packages.
+
+    The extension modules in the directory of a package are taken for those that come with it.
+    """
+    missing = {
+        posixpath.basename(failure.name)
+        for proof in proofs
+        for failure in proof.load.failures
+        if failure.fault is LoadFault.NOT_FOUND
+    }
+    notes, opened = [], list[str]()
+    for package in sorted(imports.packages) if missing else ():
+        place = f"{files.entry}/{package}"
+        lent = missing & {posixpath.basename(path) for path in _walk(tree, place)}
+        if not lent:
+            continue
+        listed = [f"{place}/{name}" for name in _listed(tree, place)]
+        own = _files(tree, files.entry, package, place, listed, tag).extensions
+        first = [proof for proof in map(opener.proof, own) if proof.verdict == "no"][:1]
+        if first:
+            words = first[0].load.failures[0].words
+            notes.append(f"{package}, which it imports, does not load: {words}")
+        elif own:
+            notes.append(f"{package}, which it imports, has loaded {', '.join(sorted(lent))}")
+            opened += own
+    if not opened:
+        return proofs, notes
+    return tuple(
+        opener.proof(proof.what, opened=opened) if proof.verdict == "no" else proof
+        for proof in proofs
+    ), notes
+
+
+def _not_imported(
+    tree: PlannedTree, files: ModuleFiles, imports: Imports, proofs: tuple[Proof, ...]
+) -> frozenset[str]:
+    """Return the extension modules that do not load and are not imported with the module.
+
+    There are none where its sources do not tell, and where no extension module loads.
+    """
+    failed = {proof.what for proof in proofs if proof.verdict == "no"}
+    if not imports.complete or len(failed) == len(proofs):
+        return frozenset()
+    imported = [path for name, path in files.by_name.items() if name in imports.extensions]
+    spare = {
+        name.encode(): path
+        for name, path in files.by_name.items()
+        if path in failed and name not in imports.extensions
+    }
+    for path in imported if spare else ():
+        # Compiled code imports others too: their names are among its texts.
+        tree.count_library(path)
+        with suppress(OSError):
+            for name in texts_in(tree, resolve(tree, path), set(spare), _TEXTS_LIMIT):
+                del spare[name]
+    return frozenset(spare.values())
 
 
 def _driver(opener: Opener, answer: ModuleProof, plan: Injection) -> Iterator[Proof]:
@@ -356,7 +449,17 @@ def _files(
     )
     metadata = _metadata(tree, entry, module.split(".", 1)[0])
     version = metadata.removesuffix(".dist-info").rpartition("-")[2]
-    return ModuleFiles(path, version, tuple(extensions), tuple(libraries), beside, others)
+    of_module = "" if path.endswith(".dist-info") else entry
+    return ModuleFiles(
+        path, version, tuple(extensions), tuple(libraries), beside, others, of_module
+    )
+
+
+def _name_below(entry: str, path: str) -> str:
+    """Return the name of the module in a file below a directory of sys.path."""
+    directory, name = posixpath.split(path)
+    parts = [*directory.removeprefix(entry).split("/"), name.partition(".")[0]]
+    return ".".join(filter(None, parts))
 
 
 def _is_imported(tree: Tree, library: str) -> bool:

@@ -2,7 +2,7 @@
 
 import errno
 import posixpath
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -422,13 +422,14 @@ class Opener:
         self._searcher.unknown += started.unknown
         self._program = RunningProgram(tree, self._searcher, requester)
 
-    def proof(self, what: str, after: str = "") -> Proof:
+    def proof(self, what: str, after: str = "", opened: Sequence[str] = ()) -> Proof:
         """Answer whether a library loads that the program opens.
 
         :param after: the path of a library that the program has opened before. Of the objects
             that came with it, CUDA's runtime opens ``what``, or else the library itself does.
+        :param opened: paths of libraries that the program has opened before; it opens ``what`` too.
         """
-        outcome = self._program.load(what, after)
+        outcome = self._program.load(what, after, opened)
         outcome.computed = self._computed
         outcome.scripted = _scripted(what, outcome.root, self._changes, self._tree.followed)
         if outcome.scripted:

@@ -8,7 +8,7 @@ dlopen() to; what comes with the program binds them when they are called, if it 
 
 import posixpath
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -152,12 +152,13 @@ class RunningProgram:
         loading, started, *_ = self._start
         return None if started is None else loading.first_with_dlopen(started)
 
-    def load(self, name: str, after: str = "") -> Load:
+    def load(self, name: str, after: str = "", opened: Sequence[str] = ()) -> Load:
         """Load a library, or start the program.
 
         :param name: the SONAME or path that dlopen() gets, or the program's own path.
         :param after: the path of a library that the program opens before. CUDA's runtime among its
             objects, or else the library itself, then opens ``name``: its RPATH and RUNPATH count.
+        :param opened: paths of libraries that the program has opened itself before.
         """
         start, started, unknown, perhaps = self._start
         self._searcher.unknown, self._searcher.perhaps = list(unknown), dict(perhaps)
@@ -165,6 +166,10 @@ class RunningProgram:
         if started is not None and (started.path == name or loading.failures):
             return loading.outcome(started)
         chain = [] if self._started is None else [self._started]
+        if opened:
+            own = loading.opened_by(self._opener, chain) if self._opener else chain
+            for path in opened:
+                loading.bring(path, own)
         if after:
             chain = loading.opened_before(after, chain)
         elif opener := (name == _OF_RUNTIME and start.runtime()) or self._opener:
@@ -238,20 +243,20 @@ class _LoadedObjects:
         )
 
     def opened_before(self, path: str, chain: list[Requester]) -> list[Requester]:
-        """Load a library that the program opens first; return what led to the one that opens more.
+        """Load a library that the program opens first; return what led to what opens more."""
+        opened = self.bring(path, chain)
+        return chain if opened is None else self.opened_by(self.runtime() or opened, chain)
 
-        Its failures do not count: they are those of another question.
-        """
+    def bring(self, path: str, chain: list[Requester]) -> Object | None:
+        """Load a library with its needs. Its failures do not count: they are another question's."""
         located = self.find("" if not chain else chain[-1].path, path, chain)
-        if located is None:
-            self.failures.clear()
-            return chain
-        opened = self.enter(path, located)
-        if not opened.already_loaded:
-            self.load_needed([(opened, chain)])
+        if located is not None:
+            opened = self.enter(path, located)
+            if not opened.already_loaded:
+                self.load_needed([(opened, chain)])
+            self._unknown.clear()
         self.failures.clear()
-        self._unknown.clear()
-        return self.opened_by(self.runtime() or self._by_file[located.file], chain)
+        return None if located is None else self._by_file[located.file]
 
     def opened_by(self, opener: Object, chain: list[Requester]) -> list[Requester]:
         """Return what led to a library that opens more; note that it does."""
