@@ -57,6 +57,8 @@ _ESCAPED_UNICODE = re.compile(r"(?<!\\)\\+u((?!d[89a-f])[0-9a-f]{4})", re.IGNORE
 _ESCAPED_SPACE = re.compile(r"(?<!\\)\\+([nrt])")
 #: What JSON, a shell, or Markdown puts a backslash before.
 _ESCAPED_MARK = re.compile(r"(?<!\\)\\+([\"'`/_*<>|~]|#(?!033)|[\[\]](?!\d+m))")
+#: Blocks of a web page, each of which begins and ends a line.
+_BLOCK_TAG = re.compile(r"</?(?:pre|p|div|li|td|br)(?: [^<>\n]{0,200})?/?>")
 _ENTITY = re.compile(r"&(?:[a-zA-Z]{2,6}|#\d{1,6}|#[xX][0-9a-fA-F]{1,5});")
 #: What a pasted address asks for, and the bytes that characters are in it.
 _QUERY = re.compile(r"(?<=[?&])\w{1,20}=[^\s&#?]*")
@@ -241,6 +243,8 @@ def plain(text: str) -> str:
         text = _ESCAPED_UNICODE.sub(lambda match: chr(int(match[1], 16)), text)
         text = _ESCAPED_SPACE.sub(lambda match: " " if match[1] == "t" else "\n", text)
         text = _ESCAPED_MARK.sub(r"\1", text)
+    if "</pre>" in text or "</p>" in text or "</div>" in text:
+        text = _BLOCK_TAG.sub("\n", text)
     if "&" in text:
         from html import unescape
 
