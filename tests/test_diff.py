@@ -488,6 +488,29 @@ def test_hosts_are_compared_without_a_container(capsys: Captured) -> None:
     assert moved[0].startswith("  > /usr/lib64 → /usr/lib/x86_64-linux-gnu: 6 driver files: ")
 
 
+def test_changes_that_are_alike_have_one_line(capsys: Captured) -> None:
+    """Eight GPUs of another model are one line; --all has one for each."""
+    assert main(["diff", "h100-550", "b200-580"]) == 1
+    (line,) = [line for line in part(capsys.readouterr().out, "details") if "GPU" in line]
+    assert line == (
+        "  ~ 8 GPUs (0, 1, 2 and 5 more): model NVIDIA H100 80GB HBM3 → NVIDIA B200; "
+        "compute capability 9.0 → 10.0"
+    )
+    main(["diff", "h100-550", "b200-580", "--all"])
+    assert capsys.readouterr().out.count("compute capability 9.0 → 10.0") == 8
+    assert main(["diff", "debian-compat32", "debian-a10g-index"]) == 1
+    assert any(line.startswith("  ~ GPU 0: ") for line in capsys.readouterr().out.splitlines())
+
+
+def test_a_side_that_is_no_file_is_taken_for_a_host(capsys: Captured) -> None:
+    """A name that is none of a file is near that of a host."""
+    assert main(["diff", "eks-t5", "eks-t4"]) == 2
+    error = capsys.readouterr().err
+    assert "there is no simulated host and no file 'eks-t5'; did you mean eks-t4? | " in error
+    assert main(["diff", "/none/eks-t5", "eks-t4"]) == 2
+    assert "/none/eks-t5: cannot be read: no such file or directory" in capsys.readouterr().err
+
+
 def test_a_directory_of_another_version_that_moved_is_one_line(
     tmp_path: Path, capsys: Captured
 ) -> None:

@@ -39,16 +39,24 @@ def read_snapshot(name: str) -> dict[str, Any]:
             parse_host(raw, path)
     except DocumentError as error:
         if not os.path.lexists(path) and "/" not in name:
-            from nvgraft_cli.shell.parser import nearest
-
-            raise InputError(
-                f"there is no simulated host and no file {name!r}{nearest(name, gallery.names())}"
-                " | name a host of `nvgraft simulate --list`, or the path of a host document"
-            ) from error
+            raise no_such_host(name, "the path of a host document") from error
         raise InputError(str(error)) from error
     logs.debug("read", host=path, bytes=len(raw))
     document: dict[str, Any] = json.loads(raw)
     return document
+
+
+def no_such_host(name: str, path: str) -> InputError:
+    """Return the error for a name that is none of a host or a file.
+
+    :param path: what can be named in its place.
+    """
+    from nvgraft_cli.shell.parser import nearest
+
+    return InputError(
+        f"there is no simulated host and no file {name!r}{nearest(name, gallery.names())}"
+        f" | name a host of `nvgraft simulate --list`, or {path}"
+    )
 
 
 class HostSide:

@@ -104,6 +104,10 @@ def read_side(name: str, context: Context) -> Side:
         return _snapshot(name, context)
     if is_container(name):
         return _container(name, context)
+    if name != "-" and "/" not in name and not os.path.lexists(name):
+        from nvgraft_cli.case.hosts import no_such_host
+
+        raise no_such_host(name, _FIX.removeprefix("pass "))
     try:
         raw = read_bytes(name)
         logs.debug("read", side=name, bytes=len(raw))

@@ -56,6 +56,8 @@ _SUMMARISED = {
     "request.requirements",
 }
 
+#: How many changes that are alike have a line together.
+_ALIKE = 3
 #: Characters of a value; a longer one is cut.
 _LONG = 200
 
@@ -207,7 +209,8 @@ def _all_parts(diff: Diff) -> list[_Part]:
 
 def _short_parts(diff: Diff) -> list[_Part]:
     """Return what a person wants to know first: gone, new, moved, then details and counts."""
-    gone, new, moves, details = [], [], [], []
+    gone, new, moves = list[Change](), list[Change](), list[Change]()
+    changed: list[tuple[Change, list[str]]] = []
     versions: list[Change] = []
     quiet: list[Change] = []
     for change in diff.changes:
@@ -229,7 +232,8 @@ def _short_parts(diff: Diff) -> list[_Part]:
         elif change.fields and not fields:
             quiet.append(change)
         else:
-            details.append(_Line(change.kind, _short_sentence(change, fields)))
+            changed.append((change, fields))
+    details = list(_details(changed))
     if versions:
         pair = f"{diff.a.driver_version} → {diff.b.driver_version}"
         verb = "differs" if len(versions) == 1 else "differ"
@@ -247,6 +251,21 @@ def _short_parts(diff: Diff) -> list[_Part]:
         _Part("details", details),
     ]
     return [part for part in parts if part.lines]
+
+
+def _details(changed: Sequence[tuple[Change, list[str]]]) -> Iterator[_Line]:
+    """Yield a line for each change, and one for several of a kind that have changed alike."""
+    groups: dict[tuple[str, str, str], list[tuple[Change, str]]] = {}
+    for change, fields in changed:
+        text = _short_sentence(change, fields)
+        said = text.removeprefix(f"{change.what} {change.name}: ")
+        groups.setdefault((change.kind, change.what, said), []).append((change, text))
+    for (kind, what, said), group in groups.items():
+        if len(group) < _ALIKE:
+            yield from (_Line(kind, text) for _, text in group)
+        else:
+            named = _names([change for change, _ in group])
+            yield _Line(kind, f"{_counted(what, len(group))} ({named}): {said}")
 
 
 def _outcome_differs(diff: Diff) -> bool:
