@@ -192,6 +192,25 @@ def test_a_library_that_another_one_brought_decides_nothing(
     assert run(capsys, "fast", path)[0] == 1
 
 
+def test_wheels_of_nvidia_belong_to_modules_with_cuda(tmp_path: Path, capsys: Captured) -> None:
+    """A broken library of NVIDIA's wheels is told for a module that loads CUDA, and not for one
+    that loads libcurl.
+    """
+    more = {
+        f"{SITE}/nvidia/cufile/lib/libcufile_rdma.so.1": shared("x", "libmlx5.so.1"),
+        f"{SITE}/plain/libplain.so": shared("libplain.so", "libcurl.so.4"),
+        f"{SITE}/plain/libcurl.so.4": shared("libcurl.so.4"),
+    }
+    path = container(tmp_path / "b", files() | more, f"LD_LIBRARY_PATH=/{SITE}/plain")
+    code, lines = text(capsys, "plain", path)
+    assert (code, lines[0]) == (0, "plain loads: 2 shared libraries")
+    code, lines = text(capsys, "deep", path)
+    assert (code, f"does not load: /{SITE}/nvidia/cufile/lib/libcufile_rdma.so.1" in lines) == (
+        0,
+        True,
+    )
+
+
 def test_many_modules_that_need_the_same_libraries(tmp_path: Path, capsys: Captured) -> None:
     """What many extension modules need is looked for once, and counts once towards the bounds."""
     own = [f"libpart{number}.so" for number in range(20)]

@@ -41,8 +41,11 @@ _GRAFTED = re.compile(r"lib.+-[0-9a-f]{8}(?:\.\d+)*\.so(?:\.[\w.]+)?")
 _STRINGS_LIMIT = 32 << 20
 #: Bytes of an extension module in which the names of others are looked for.
 _TEXTS_LIMIT = 64 << 20
-#: Libraries of CUDA, which toolkits and NVIDIA's wheels have.
-_CUDA = ("libcu", "libnv", "libnccl")
+#: Libraries of CUDA, which toolkits and NVIDIA's wheels have: not libcurl, libcups or libnvme.
+_CUDA = re.compile(
+    r"lib(?:cu(?:blas|d[afn]|dss|fft|file|graph|inj|ml|obj|pti|quantum|rand|solver|sparse|tensor|vs)"
+    r"|nccl|npp|nv(?!me))"
+)
 
 #: Directories of a package without libraries, and how deep and how many others are looked at.
 _SKIPPED = {"__pycache__", "include", "test", "tests"}
@@ -103,13 +106,10 @@ class ModuleProof:
         """The answers that decide: of the extension modules that are imported with it, or of all
         libraries that its code may open if it has none.
         """
-        opened = tuple(
-            proof
-            for proof in self.libraries
-            if not _GRAFTED.fullmatch(posixpath.basename(proof.what))
-        )
-        imported = tuple(proof for proof in self.extensions if proof.what not in self.spare)
-        return imported or opened or self.libraries
+        own = [proof for proof in self.libraries if proof.what in self.files.libraries]
+        opened = [proof for proof in own if not _GRAFTED.fullmatch(posixpath.basename(proof.what))]
+        imported = [proof for proof in self.extensions if proof.what not in self.spare]
+        return tuple(imported or opened or own)
 
     @property
     def exit_code(self) -> int:
@@ -134,7 +134,7 @@ class ModuleProof:
         for proof in (*self.extensions, *self.libraries):
             for loaded in all_objects(proof.load.root):
                 name = posixpath.basename(loaded.path)
-                if name.startswith(_CUDA) and not is_driver_library(name):
+                if _CUDA.match(name) and not is_driver_library(name):
                     found.setdefault(posixpath.basename(loaded.name), loaded)
         return found
 
@@ -272,19 +272,23 @@ def prove_module(module: str, case: Case, program: str | None = None) -> ModuleP
         extensions, notes = _with_packages(opener, tree, files, imports, tag, extensions)
         spare = _not_imported(tree, files, imports, extensions)
     loaded = {entry.file for proof in extensions for entry in all_objects(proof.load.root)}
-    opened = [
-        opener.proof(library)
-        for library in (*files.libraries, *files.beside)
-        if resolve(tree, library) not in loaded
-    ]
-    libraries = tuple(
-        proof for proof in opened if proof.what in files.libraries or proof.verdict == "no"
-    )
+
+    def opened(libraries: tuple[str, ...]) -> tuple[Proof, ...]:
+        return tuple(
+            opener.proof(library) for library in libraries if resolve(tree, library) not in loaded
+        )
+
+    loader, libraries = opener.loader.path, opened(files.libraries)
+    if files.others:
+        notes.append(f"{files.others} extension modules are for other versions of Python")
     notes += _notes(files, (*extensions, *libraries))
-    loader = opener.loader.path
     answer = ModuleProof(
         module, files, python, loader, extensions, libraries, (), tuple(notes), spare
     )
+    if answer.cuda:  # a module without CUDA opens nothing of NVIDIA's wheels
+        failed = tuple(proof for proof in opened(files.beside) if proof.verdict == "no")
+        notes += _notes(files, failed)
+        answer = replace(answer, libraries=(*libraries, *failed), notes=tuple(notes))
     if answer.cuda and isinstance(plan, Injection):
         return replace(answer, driver=tuple(_driver(opener, answer, plan)))
     return answer
@@ -374,8 +378,6 @@ def _driver(opener: Opener, answer: ModuleProof, plan: Injection) -> Iterator[Pr
 
 
 def _notes(files: ModuleFiles, proofs: tuple[Proof, ...]) -> Iterator[str]:
-    if files.others:
-        yield f"{files.others} extension modules are for other versions of Python"
     beside = {posixpath.basename(path): path for path in files.beside}
     for name in dict.fromkeys(
         failure.name for proof in proofs for failure in proof.load.failures[:1]
