@@ -1,10 +1,13 @@
 """``nvgraft doctor`` foretells which libraries load, and from which file."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from loaders import LOADER, X86, Captured, library, loader
+from bundles import put
+from loaders import LOADER, X86, Captured, library, loader, starters_bundle
+from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import Loading, executable, shared_object
 from patients import ALL, Setup, doctor, older_library, run_doctor, without_loader
 
@@ -320,3 +323,16 @@ def test_musl_is_named(setup: Setup, capsys: Captured) -> None:
         "musl's loader /lib/ld-musl-x86_64.so.1"
         in results["loader-missing"]["findings"][0]["message"]
     )
+
+
+def test_a_library_in_the_place_of_a_link_for_programs_of_other_bits(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """A 32-bit library of the image that is not the driver's is no error of a 64-bit program."""
+    path = starters_bundle(tmp_path / "b")
+    place = "usr/lib/i386-linux-gnu/libcuda.so.1"
+    put(tmp_path / "b/rootfs" / place, shared_object(32, "EM_386", "libcuda.so.1", [], None))
+    main(["doctor", "--bundle", path, "--host", "debian-compat32", "--format", "json"])
+    results = {result["id"]: result for result in json.loads(capsys.readouterr().out)["results"]}
+    (finding,) = results["soname-links-missing"]["findings"]
+    assert (finding["level"], place in finding["fix"]) == ("warning", True)

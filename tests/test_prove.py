@@ -21,6 +21,8 @@ from loaders import (
     starters_bundle,
 )
 from nvgraft_cli.case.processor import read_isa_level
+from nvgraft_cli.case.symbols import Symbols
+from nvgraft_cli.prove.loader import loading
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import Loading, executable, shared_object
 from nvgraft_specs import gallery
@@ -710,3 +712,42 @@ def test_older_subdirectories_of_a_loader(tmp_path: Path, capsys: Captured) -> N
     code, (proof,) = run_prove(capsys, "--bundle", bundle(tmp_path / "old", files, variable))
     assert (code, proof["file"]["path"]) == (4, "/opt/x/tls/libcuda.so.1")
     assert proof["file"]["how"] == "LD_LIBRARY_PATH, in a subdirectory for processors"
+
+
+@pytest.mark.parametrize(
+    ("path", "at_once", "verdict"),
+    [
+        ("/usr/bin/app", True, "no"),
+        ("/usr/bin/app", False, "yes"),
+        ("/opt/lib/libx.so.1", True, "no"),
+        ("/opt/lib/libx.so.1", False, "no"),
+    ],
+)
+def test_a_symbol_that_no_library_has(
+    path: str,
+    at_once: bool,
+    verdict: str,
+    tmp_path: Path,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program without a symbol that is bound at its start does not start. Whether a library loads
+    that lacks a function depends on how a program opens it.
+    """
+    lacks = Symbols(frozenset(), (b"nowhere",), (b"nowhere",) if at_once else (), 0)
+    has = Symbols(frozenset(), (), (), 0)
+
+    def read(_tree: object, file: str) -> Symbols:
+        return lacks if file == path else has
+
+    monkeypatch.setattr(loading, "read_symbols", read)
+    files = image(("opt/lib/libx.so.1", library("libx.so.1")))
+    made = bundle(tmp_path / "b", files, "LD_LIBRARY_PATH=/opt/lib")
+    _, (proof,) = run_prove(capsys, "libx.so.1", "--bundle", made)
+    assert proof["verdict"] == verdict
+    by_program = f"{path}: symbol lookup error: " if path == "/usr/bin/app" else ""
+    words = [failure["words"] for failure in proof["failures"]]
+    missing = f"{by_program}{path}: undefined symbol: nowhere"
+    assert words == ([missing] if verdict == "no" else [])
+    lazy = [text for text in proof["unknown"] if "RTLD_LAZY" in text]
+    assert bool(lazy) is ("lib" in path and not at_once)

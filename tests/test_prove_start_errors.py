@@ -63,7 +63,7 @@ def test_a_program_that_is_not_there_loads_nothing(tmp_path: Path, capsys: Captu
 
 
 @pytest.mark.parametrize(
-    "line", ["conda activate x", "export PATH=$(find / -name x)/bin:/bin", ":"]
+    "line", ["conda activate x", "export PATH=$(find / -name none)/bin:/bin", ":"]
 )
 def test_a_program_that_a_script_may_have_found(
     line: str, tmp_path: Path, capsys: Captured

@@ -69,3 +69,51 @@ def test_programs_that_change_the_user(
     (root / "opt/x/libcuda.so.1").chmod(0o600)
     code, (proof,) = run_prove(capsys, "--bundle", path)
     assert (code, proof["program"]) == (4 if readable else 0, "/usr/bin/app")
+
+
+@pytest.mark.parametrize(
+    ("args", "services", "others"),
+    [
+        (["su", "root", "-c", "app"], {"su": "session required pam_env.so readenv=1\n"}, True),
+        (["su", "-", "-c", "app"], {"su": "session required pam_env.so\n"}, True),
+        (
+            ["su", "-", "-c", "app"],
+            {
+                "su": "session required pam_env.so\n",
+                "su-l": "session optional pam_keyinit.so\n",
+            },
+            False,
+        ),
+        (
+            ["su", "-", "-c", "app"],
+            {"su": "session required pam_env.so\n", "su-l": "session include su\n"},
+            True,
+        ),
+        (["su", "root", "-c", "app"], {"su": "@include own\n", "own": "@include su\n"}, False),
+        (["su", "root", "-c", "app"], {"su": "-session required pam_env.so readenv=0\n"}, False),
+        (["su", "root", "-c", "app"], {"su": "# session required pam_env.so\n"}, False),
+        (["su", "root", "-c", "app"], {"su": "auth required pam_env.so\n"}, False),
+        (["su", "root", "-c", "app"], {}, False),
+        (["su", "root", "-c", "app"], {"su": "session required pam_env.so envfile=/x\n"}, False),
+        (["runuser", "root", "-c", "app"], {"runuser": "session required pam_env.so\n"}, True),
+        (["sudo", "app"], {"sudo": "session required pam_env.so\n"}, False),
+    ],
+)
+def test_variables_that_a_session_of_pam_sets(
+    args: list[str],
+    services: dict[str, str],
+    others: bool,
+    tmp_path: Path,
+    capsys: Captured,
+) -> None:
+    """Debian's su sets the variables of /etc/environment, as its file for PAM says."""
+    path = starters_bundle(tmp_path / "b", args=args)
+    for name in ("su", "runuser", "sudo"):
+        put(tmp_path / "b/rootfs/usr/bin" / name, ELF)
+    (tmp_path / "b/rootfs/bin").symlink_to("usr/bin")
+    put(tmp_path / "b/rootfs/etc/passwd", "root:x:0:0::/:/usr/bin/sh\n")
+    text = '# of the image\nLANG=C\nexport LD_LIBRARY_PATH="/opt/x"\nPATH=/usr/bin\n'
+    put(tmp_path / "b/rootfs/etc/environment", text)
+    for name, lines in services.items():
+        put(tmp_path / "b/rootfs/etc/pam.d" / name, lines)
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if others else 0)

@@ -26,6 +26,8 @@ CONDA: dict[str, str | bytes] = {
     "usr/bin/conda": ELF,
     "opt/conda/envs/ml/bin/other": ELF,
     "opt/conda/envs/ml/etc/conda/activate.d/a.sh": "export LD_LIBRARY_PATH=/opt/x\n",
+    "opt/conda/envs/new/conda-meta/history": "",
+    "opt/conda/envs/new/etc/conda/activate.d/a.sh": "export LD_LIBRARY_PATH=/opt/x\n",
 }
 
 SUPERVISED = "[program:one]\ncommand=app -x\n"
@@ -43,6 +45,9 @@ SUPERVISED = "[program:one]\ncommand=app -x\n"
         (["sh", "-c", 'exec app --all "$@"', "sh"], "/usr/bin/app"),
         (["sh", "-ec", "A=1 tini app"], "/usr/bin/app"),
         (["sh", "-c", "cd /opt && app"], "/usr/bin/app"),
+        (["bash", "-euo", "pipefail", "-c", "cd /opt && exec app"], "/usr/bin/app"),
+        (["bash", "-eo", "pipefail", "-o", "errtrace", "-c", "app"], "/usr/bin/app"),
+        (["bash", "-euxoc", "pipefail", "app"], "/usr/bin/app"),
         (["sh", "-c", "mkdir -p /x; ./bin/own & wait"], "/opt/app/bin/own"),
         (["sh", "-c", "none; "], "/usr/bin/sh"),
         (["sh", "/entry.sh", "app"], "/usr/bin/app"),
@@ -194,6 +199,7 @@ def test_what_starts_a_program_gives_it_variables(
         ),
         (["conda", "run", "-n", "ml", "--no-capture-output", "app"], CONDA, 4, ""),
         (["micromamba", "run", "-p", "/opt/conda/envs/ml", "app"], CONDA, 4, ""),
+        (["conda", "run", "-n", "new", "app"], CONDA, 4, ""),
         (["conda", "run", "-n", "none", "app"], CONDA, 0, "what `conda run -n none app` starts"),
         (["bash", "-c", "conda activate ml && exec app"], CONDA, 4, ""),
         (

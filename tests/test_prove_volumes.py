@@ -52,6 +52,22 @@ def test_a_volume_covers_files_of_the_image(
     assert [text for text in proof["unknown"] if "volume" in text] == [fact] * unknown
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_script_copies_a_library_to_a_tmpfs(
+    read_only: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """What a script has put on a volume is there, also under a read-only root file system."""
+    words = "cp /opt/x/libcuda.so.1 /scratch/; export LD_LIBRARY_PATH=/scratch; exec app"
+    path = starters_bundle(tmp_path / "b", args=["sh", "-c", words])
+    (tmp_path / "b/rootfs/scratch").mkdir()
+    config = json.loads(Path(path, "config.json").read_text())
+    config["mounts"] = [{"destination": "/scratch", "type": "tmpfs"}]
+    config["root"]["readonly"] = read_only
+    Path(path, "config.json").write_text(json.dumps(config))
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert (code, proof["file"]["path"]) == (4, "/scratch/libcuda.so.1")
+
+
 def test_files_that_the_runtime_mounts_are_those_of_the_host(
     tmp_path: Path, capsys: Captured
 ) -> None:

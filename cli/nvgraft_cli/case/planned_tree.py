@@ -156,6 +156,10 @@ class PlannedTree(LayeredTree):
                 other._add(path, node)
         return other
 
+    def is_written(self, path: str) -> bool:
+        """Tell whether a script has written or copied the file at a resolved ``path``."""
+        return path in self._texts or path in self._copies
+
     def _is_removed(self, path: str) -> bool:
         return any(f"{path}/".startswith(f"{removed}/") for removed in self._removed)
 

@@ -405,7 +405,10 @@ def soname_links_missing(patient: Patient) -> Iterator[Diagnosis]:
         raise NotChecked("the CDI edits have no hook that makes SONAME links")
     links = {path for path, _ in patient.injected.links}
     reported = [name for name in _opened(patient) if patient.proof(name).exit_code]
+    roots = (patient.proof(name).load.root for name in _opened(patient))
+    opens = {root.facts.bits for root in roots if root is not None and root.facts is not None}
     wrong = []  # (path of the SONAME link, name of the library that it should lead to)
+    level = "warning"
     for bind in patient.binds():
         if ".so." not in bind.target or bind.kind != "file":
             continue
@@ -423,6 +426,8 @@ def soname_links_missing(patient: Patient) -> Iterator[Diagnosis]:
             leads_to = ""
         if leads_to != bind.target:
             wrong.append((link, name))
+            if not opens or facts.bits in opens:
+                level = "error"  # libraries of other bits are those of other programs
     if wrong:
         link, name = wrong[0]
         others = f"; {len(wrong) - 1} more libraries have the same problem" if wrong[1:] else ""
@@ -431,6 +436,7 @@ def soname_links_missing(patient: Patient) -> Iterator[Diagnosis]:
             "the image has another file of that name, or a greater version of the library",
             f"remove {', '.join(path for path, _ in wrong)} and libraries of the same name from "
             "the image",
+            level,
         )
 
 

@@ -2,8 +2,9 @@
 
 The order is breadth first. Each library is loaded once, under the name that requested it or its
 SONAME; versions are checked at the end, and then symbols without a version that the image's
-libraries need. What is opened binds all its functions at once, as CUDA's runtime and Python ask
-dlopen() to; what comes with the program binds them when they are called, if it does not say more.
+program and libraries need. What is opened binds all its functions at once, as CUDA's runtime and
+Python ask dlopen() to; what comes with the program binds them when they are called, if it does not
+say more.
 """
 
 import posixpath
@@ -35,6 +36,12 @@ _MUSL_REASONS = {
     LoadFault.NOT_FOUND: "No such file or directory",
     LoadFault.DIRECTORY: "Is a directory",
 }
+
+#: Beginnings of the names of those that ask dlopen() to bind all functions at once.
+_BIND_AT_ONCE = ("python", "libpython", "libcudart", "pypy")
+
+#: How names of symbols are written.
+_NAMES = ("utf-8", "surrogateescape")
 
 #: The name of CUDA's runtime, and what it opens.
 _CUDA_RUNTIME, _OF_RUNTIME = "libcudart.so", "libcuda.so.1"
@@ -142,7 +149,7 @@ class RunningProgram:
             preloaded = loading.preload(self._started)
             loading.load_needed([(root, []), *preloaded])
             loading.check_versions()
-            loading.check_symbols([entry for entry, _chain in preloaded])
+            loading.check_symbols([root, *(entry for entry, _chain in preloaded)])
             loading.program_is_running()
         return loading, root, self._searcher.unknown, self._searcher.perhaps
 
@@ -497,7 +504,7 @@ class _LoadedObjects:
             self.failures.append(Failure(loaded.path, library, words, fault, provider.path))
 
     def check_symbols(self, roots: list[Object], *, opened: bool = False) -> None:
-        """Check that the symbols are there which libraries of the image and their needs bind.
+        """Check that the symbols are there which objects of the image and their needs bind.
 
         :param opened: whether they are opened by a running program.
         """
@@ -526,7 +533,18 @@ class _LoadedObjects:
                     words = f"{self._program}: symbol lookup error: {words}"
                 fault = LoadFault.RELOCATION
                 self.failures.append(Failure("", loaded.name, words, fault, loaded.path))
+                if opened and missing.encode(*_NAMES) not in symbols.needed_at_once:
+                    self._note_lazy(loaded, missing)
                 return
+
+    def _note_lazy(self, loaded: Object, missing: str) -> None:
+        """Note that a library whose functions are bound late loads without one of them."""
+        opener = posixpath.basename(self._opened_by or self._program)
+        if not opener.startswith(_BIND_AT_ONCE):
+            self._not_recorded(
+                f"whether the program opens {loaded.path} with RTLD_LAZY: then it loads, and fails"
+                f" where it calls {missing}"
+            )
 
     def _undefined(self, names: tuple[bytes, ...]) -> tuple[str, list[str]]:
         """Return the first of the names that no loaded object defines, or "", and the files of
@@ -547,7 +565,7 @@ class _LoadedObjects:
                 definers.append(loaded.file)
             for name in defined:
                 del missing[name]
-        return next(iter(missing), b"").decode("utf-8", "surrogateescape"), definers
+        return next(iter(missing), b"").decode(*_NAMES), definers
 
     def _check_reserve(self, loaded: Object, reserved: int) -> None:
         if reserved > _MOST_TLS and not self._searcher.other_tls_reserve:

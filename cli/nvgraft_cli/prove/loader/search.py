@@ -490,7 +490,7 @@ class Searcher:
         """Tell whether a volume that is not read covers a path."""
         place = resolved or posixpath.normpath(posixpath.join(self.directory, path))
         volume = None if self._tree.from_host(place) else self._tree.volumes.over(place)
-        if volume is None or volume.tree is not None:
+        if volume is None or volume.tree is not None or self._tree.is_written(place):
             return False
         fact = f"which libraries the volume {volume.path} has, which comes first in the search"
         if not volume.empty and fact not in self.unknown:

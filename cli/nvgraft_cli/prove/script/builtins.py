@@ -91,7 +91,7 @@ def set_options(words: list[str], state: ShellState) -> None:
         if word == "--" or word[:1] not in {"-", "+"} or word.startswith("--"):
             continue
         sets = word[0] == "-"
-        name = "".join(words[number + 1 : number + 2]) if word.endswith("o") else ""
+        name = "".join(words[number + 1 : number + 2]) if "o" in word else ""
         if "e" in word[1:] or name == "errexit":
             state.ends_at_failure = sets
         if name == "pipefail":

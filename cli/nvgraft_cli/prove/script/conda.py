@@ -67,6 +67,6 @@ def _prefix(
     base = environment in {"", "base"}
     for root in filter(None, roots):
         prefix = root if base else posixpath.join(root, "envs", environment)
-        if is_there(posixpath.join(prefix, "bin")):
+        if any(is_there(posixpath.join(prefix, name)) for name in ("conda-meta", "bin")):
             return prefix
     return None

@@ -168,7 +168,7 @@ class ShellFiles:
             return Node("dir", 0o755)
         if any(f"{place}/".startswith(f"{touched}/") for touched in state.touched):
             raise FileNotFoundError(place)
-        return self._tree.find(posixpath.join(state.directory, path))[1]
+        return self._tree.find(place)[1]
 
     def exists(self, path: str, state: ShellState) -> bool:
         """Tell whether a path leads to a file."""
@@ -228,16 +228,33 @@ class ShellFiles:
                     continue
                 following += [
                     posixpath.join(path, name)
-                    for name in self._names(path, state)
+                    for name in self.names(path, state)[:_NAMES]
                     if matches(name, part) and (part[0] == "." or name[0] != ".")
                 ]
             found = following[:_NAMES]
         yield from (path for path in found if self.exists(path, state))
 
-    def _names(self, path: str, state: ShellState) -> list[str]:
+    def kind(self, path: str, state: ShellState, *, follow: bool) -> str | None:
+        """Return the type of the file at a path, None if there is none.
+
+        :raises OSError, PathError: it is not known.
+        """
+        place = self.place(path, state)
+        if self._hidden(place):
+            raise FileNotFoundError(place)
+        there = None if place in {"/", *state.links} else self._tree.lstat(place)
+        linked = place in state.links or (there is not None and there.type == "symlink")
+        changed = place in state.written or place in state.copies
+        if linked and not follow and not changed:
+            return "symlink"
+        node = self.node(path, state)
+        return None if node is None else node.type
+
+    def names(self, path: str, state: ShellState) -> list[str]:
+        """Return the names in a directory, in order."""
         place = self.place(path, state)
         made = [*state.written, *state.links, *state.copies, *state.directories]
         names = {posixpath.basename(one) for one in made if posixpath.dirname(one) == place}
         with suppress(OSError, PathError):
-            names |= set(self._tree.listdir(self._tree.resolve(place))[:_NAMES])
+            names |= set(self._tree.listdir(self._tree.resolve(place)))
         return sorted(names)

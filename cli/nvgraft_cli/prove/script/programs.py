@@ -5,6 +5,7 @@ import re
 
 from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.prove.script.files import ShellFiles
+from nvgraft_cli.prove.script.lists import found, selected, sorted_lines
 from nvgraft_cli.prove.script.patterns import has_plain
 from nvgraft_cli.prove.script.state import ShellState
 
@@ -151,11 +152,18 @@ def split_line(line: str, separators: str, count: int) -> list[str]:
 
 
 def output_of(
-    name: str, arguments: list[str], text: str | None, state: ShellState, files: ShellFiles
+    name: str,
+    arguments: list[str],
+    text: str | None,
+    state: ShellState,
+    files: ShellFiles,
+    *,
+    ordered: bool = False,
 ) -> str | None:
     """Return what a command writes, None where that is not known.
 
     :param text: what it reads from its standard input; None if it is not known.
+    :param ordered: whether its lines are sorted afterwards.
     """
     if name == "echo":
         return _echoed(arguments, of_dash=state.dialect == "dash")
@@ -169,6 +177,10 @@ def output_of(
         return _matching_lines(arguments, text, state, files)
     if name == "sed":
         return _substituted(arguments, text, state, files)
+    if name == "find":
+        return found(arguments, state, files, ordered=ordered)
+    if name in {"head", "tail", "sort"} and text is not None and UNKNOWN not in text:
+        return sorted_lines(arguments, text) if name == "sort" else selected(name, arguments, text)
     if name == "xargs" and arguments in ([], ["-d", "\\n"]) and text is not None:
         return " ".join(text.splitlines() if arguments else text.split()) + "\n"
     if name == "envsubst" and not arguments and text is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import pairwise
 
 from nvgraft.formats.tree import Tree
 from nvgraft_cli.case.file_changes import SCRIPT_LIMIT, UNKNOWN, FileChanges
@@ -54,6 +55,7 @@ from nvgraft_cli.prove.script.syntax import (
     Simple,
     While,
     Word,
+    WordPart,
 )
 from nvgraft_cli.prove.script.words import ShellWords, assignment
 from nvgraft_cli.prove.script.written import follow_change
@@ -176,6 +178,8 @@ class _Shell:
         self._output: list[str] | None = None
         self._substitutes = False
         self._input: str | None = None
+        #: Whether the lines that a command writes are sorted afterwards.
+        self._sorted = False
         self._changes: list[tuple[str, ...]] = []
         #: How many conditions are followed inside one another: a failure in them ends no shell.
         self._asked = 0
@@ -286,8 +290,10 @@ class _Shell:
             nonlocal failed
             failed |= self._apart(command, state) is False
 
-        for command in commands[:-1]:
+        for command, following in pairwise(commands):
+            self._sorted = _is_sort(following)
             self._input = self._captured(partial(follow, command), state)
+        self._sorted = False
         status = self._apart(commands[-1], state)
         self._input = read
         return False if failed and state.fails_in_pipe else status
@@ -601,7 +607,7 @@ class _Shell:
         if not makes_no_program(name):
             self._brought = True
         if self._output is not None or name in LOOKING:
-            text = output_of(name, arguments, self._input, state, self._files)
+            text = output_of(name, arguments, self._input, state, self._files, ordered=self._sorted)
             if self._output is not None:
                 self._output.append(UNKNOWN if text is None else text)
             if text is not None or name in LOOKING:
@@ -769,6 +775,11 @@ class _Shell:
         self.became, self.perhaps, self.last = kept
         state.take_files(apart)
         return UNKNOWN if text is None else text.rstrip("\n")
+
+
+def _is_sort(command: Command) -> bool:
+    """Tell whether a command sorts what it reads."""
+    return isinstance(command, Simple) and command.words[:1] == ((WordPart("text", "sort"),),)
 
 
 def _succeeds(arguments: list[str]) -> bool | None:

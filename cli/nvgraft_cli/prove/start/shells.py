@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 #: Shells whose language is followed.
 SHELLS = {"sh", "bash", "dash", "ash", "zsh", "rbash", "ksh", "ksh93", "mksh", "posh", "yash"}
-#: Options of a shell that take a value.
-_SHELL_VALUES = {"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
+#: Options of a shell that take a value, beside letters with an "o" among them.
+_SHELL_VALUES = {"-O", "+O", "--rcfile", "--init-file"}
 #: Variables by which the loader and a shell search.
 _SEARCHED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PATH")
 
@@ -40,7 +40,7 @@ def started_by_shell(tree: PlannedTree, path: str, start: ProgramStart) -> Progr
         script |= "c" in option and not option.startswith("--")
         interactive |= "i" in option and not option.startswith("--")
         login |= option == "--login" or ("l" in option and option[:1] == "-" != option[1:2])
-        if option in _SHELL_VALUES and words:
+        if (option in _SHELL_VALUES or _sets_by_name(option)) and words:
             options.append(words.pop(0))
     if not words:
         return None
@@ -93,6 +93,11 @@ def started_by_shell(tree: PlannedTree, path: str, start: ProgramStart) -> Progr
         return following
     start.note_unknown(f"what `{following.words[0]}` is, which the script starts")
     return None
+
+
+def _sets_by_name(option: str) -> bool:
+    """Tell whether an option of a shell is followed by the name of another: -euo pipefail."""
+    return "o" in option and not option.startswith("--")
 
 
 def _script_file(tree: PlannedTree, start: ProgramStart, name: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.loader.user import named_user, shell_of
 from nvgraft_cli.prove.start.options import take_assignments, without_options
+from nvgraft_cli.prove.start.pam_sessions import session_variables
 from nvgraft_cli.prove.start.program_start import ProgramStart
 
 #: Programs that become the command in their arguments as the user in the first of these.
@@ -83,7 +84,8 @@ def _by_options(
             name: value for name, value in start.environment.items() if name in kept
         }
     if following is not None:
-        following.environment |= {**logged_in, **assigned}
+        session = {} if name == "sudo" else session_variables(tree, name, login=login)
+        following.environment |= {**session, **logged_in, **assigned}
     return following
 
 
