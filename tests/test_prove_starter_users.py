@@ -71,6 +71,37 @@ def test_programs_that_change_the_user(
     assert (code, proof["program"]) == (4 if readable else 0, "/usr/bin/app")
 
 
+@pytest.mark.parametrize("uid", [0, 4000])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "if [ -r /opt/env.sh ]; then . /opt/env.sh; fi; app",
+        "test -r /opt/env.sh && . /opt/env.sh; app",
+        "[ -r /opt/env.sh ] || exec app; . /opt/env.sh; app",
+    ],
+)
+def test_a_script_tests_whether_its_user_may_read_a_file(
+    script: str, uid: int, tmp_path: Path, capsys: Captured
+) -> None:
+    """A file of root with mode 0600 is read as root alone."""
+    user = {"uid": uid, "gid": uid}
+    path = starters_bundle(tmp_path / "b", args=["sh", "-c", script], user=user)
+    put(tmp_path / "b/rootfs/opt/env.sh", b"export LD_LIBRARY_PATH=/opt/x\n").chmod(0o600)
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if uid == 0 else 0)
+
+
+@pytest.mark.parametrize(("uid", "others"), [(0, True), (4000, False)])
+def test_a_login_shell_passes_over_a_profile_its_user_may_not_read(
+    uid: int, others: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """/etc/profile is optional; the shell goes on without it."""
+    user = {"uid": uid, "gid": uid}
+    path = starters_bundle(tmp_path / "b", args=["sh", "-lc", "app"], user=user)
+    profile = put(tmp_path / "b/rootfs/etc/profile", b"export LD_LIBRARY_PATH=/opt/x\n")
+    profile.chmod(0o600)
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if others else 0)
+
+
 @pytest.mark.parametrize(
     ("args", "services", "others"),
     [

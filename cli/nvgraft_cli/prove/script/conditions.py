@@ -56,7 +56,9 @@ def _holds_for(operator: str, word: str, state: ShellState, files: ShellFiles) -
         return bool(node.mode & 0o111)
     if operator == "-s" and node.type == "file":
         return node.size > 0
-    return True if operator in {"-e", "-r"} else None
+    if operator == "-r":
+        return files.is_readable(word, state)
+    return True if operator == "-e" else None
 
 
 def _compare(left: str, operator: str, right: str) -> bool | None:

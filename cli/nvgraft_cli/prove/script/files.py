@@ -17,6 +17,8 @@ FindProgram = Callable[[str, Mapping[str, str], str], str | None]
 IsHidden = Callable[[str], bool]
 #: Tells whether a path leads to a file of the host, into which nothing can be written.
 IsMounted = Callable[[str], bool]
+#: Tells whether the user of the script may read the file at a path without links.
+MayRead = Callable[[str], bool]
 
 #: A line of a written file of which not even the command is known: it may set any variable.
 _OPAQUE = re.compile(r"^[ \t]*(?:export[ \t]+)?\0", re.MULTILINE)
@@ -39,10 +41,12 @@ class ShellFiles:
         machine: str,
         hidden: IsHidden = lambda _: False,
         mounted: IsMounted = lambda _: False,
+        may_read: MayRead = lambda _: True,
     ) -> None:
         self.machine = machine
         self._hidden = hidden
         self._mounted = mounted
+        self._may_read = may_read
         self._tree = tree
         self._find = find
         self._read = 0
@@ -177,6 +181,16 @@ class ShellFiles:
         except (OSError, PathError):
             return False
 
+    def is_readable(self, path: str, state: ShellState) -> bool:
+        """Tell whether the script's user may read a file, also where that is not known."""
+        place = self.followed(path, state)
+        if UNKNOWN in place or place in state.written or place in state.copies:
+            return True
+        try:
+            return self._may_read(self._tree.resolve(place))
+        except (OSError, PathError):
+            return True
+
     def lacks(self, path: str, state: ShellState) -> bool:
         """Tell whether it is certain that a path leads to no file."""
         place = self.followed(path, state)
@@ -214,7 +228,7 @@ class ShellFiles:
         path = posixpath.join(state.directory, name)
         if UNKNOWN not in name and "/" not in name and not self.exists(name, state):
             path = self.program(name, state) or path
-        text = self.text(path, state)
+        text = self.text(path, state) if self.is_readable(path, state) else None
         return None if text is None or _OPAQUE.search(text) else text
 
     def matching(self, pattern: str, state: ShellState) -> Iterator[str]:

@@ -21,6 +21,7 @@ from nvgraft_cli.prove.script.files import (
     FindProgram,
     IsHidden,
     IsMounted,
+    MayRead,
     ShellFiles,
 )
 from nvgraft_cli.prove.script.grammar import parse
@@ -125,6 +126,7 @@ def run_script(
     machine: str = "",
     hidden: IsHidden = lambda _: False,
     mounted: IsMounted = lambda _: False,
+    may_read: MayRead = lambda _: True,
     options: Sequence[str] = (),
     dialect: Dialect = "bash",
 ) -> ScriptOutcome | None:
@@ -137,13 +139,14 @@ def run_script(
     :param machine: the kernel's name of the architecture, "" where it is not known.
     :param hidden: tells whether it is not known what is at a path.
     :param mounted: tells whether a path leads to a file of the host.
+    :param may_read: tells whether the script's user may read a file.
     :param options: those of the shell.
     """
     state = ShellState(
         {**(own or {}), **environment}, set(environment), directory, list(arguments), uid
     )
     state.dialect = dialect
-    shell = _Shell(ShellFiles(tree, find, machine, hidden, mounted))
+    shell = _Shell(ShellFiles(tree, find, machine, hidden, mounted, may_read))
     ended, status = "", None
     try:
         for files in before:
@@ -214,7 +217,8 @@ class _Shell:
 
     def read_first(self, files: Sequence[str], state: ShellState) -> None:
         """Read the first of these files that is there; what it runs is not the program."""
-        place = next((place for place in files if self._files.exists(place, state)), None)
+        there = (place for place in files if self._files.exists(place, state))
+        place = next((place for place in there if self._files.is_readable(place, state)), None)
         if place is not None:
             self._source([place], state)
             self.perhaps = self.last = None
@@ -710,6 +714,11 @@ class _Shell:
             if "BASH" in state.variables or "ZSH_VERSION" in state.variables:
                 return False
             raise ShellEnd(status=False, words=f"it reads {arguments[0]}, which is missing")
+        if text is None and not self._files.is_readable(arguments[0], state):
+            if "BASH" in state.variables or "ZSH_VERSION" in state.variables:
+                return False
+            words = f"it reads {arguments[0]}, which its user may not read"
+            raise ShellEnd(status=False, words=words)
         if text is None:
             state.opaque.append(f"what {arguments[0]} sets, which a script reads")
             return None

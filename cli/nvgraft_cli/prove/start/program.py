@@ -88,6 +88,7 @@ def _first(words: list[str], container: ContainerSide) -> ProgramStart:
     start = ProgramStart(words, dict(container.spec.env))
     start.directory = container.working_directory
     start.uid = container.user[0]
+    start.container = container
     start.read_only = container.member("root", "readonly") is True
     return start
 

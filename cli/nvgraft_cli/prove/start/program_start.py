@@ -1,6 +1,7 @@
 """The start of one program on the way to the container's own: its words and what it inherits."""
 
 from nvgraft.base.errors import printable
+from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.loader.user import User
 from nvgraft_cli.prove.start.path_search import EXECVP_PATH, find_named
@@ -29,6 +30,8 @@ class ProgramStart:
         self.changes: tuple[tuple[str, ...], ...] = before.changes if before else ()
         #: The container's files after the scripts before; None where they are the planned ones.
         self.tree: PlannedTree | None = before.tree if before else None
+        #: The container, by which its user's rights are known.
+        self.container: ContainerSide | None = before.container if before else None
         self.read_only: bool = before.read_only if before else False
 
     def then(self, words: list[str]) -> "ProgramStart | None":

@@ -7,6 +7,7 @@ from nvgraft.base.errors import printable
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.prove.loader.access import access_of
 from nvgraft_cli.prove.start.path_search import SHELL_PATH, find_named
 from nvgraft_cli.prove.start.program_start import ProgramStart, find_program
 from nvgraft_cli.prove.start.start_failure import StartCause, failure
@@ -53,6 +54,7 @@ def started_by_shell(tree: PlannedTree, path: str, start: ProgramStart) -> Progr
         text, arguments = script_text, words
     from nvgraft_cli.prove.script.run import run_script  # images rarely start by a script
 
+    access = access_of(start.container, tree, start.user) if start.container else None
     outcome = run_script(
         text,
         arguments,
@@ -66,6 +68,7 @@ def started_by_shell(tree: PlannedTree, path: str, start: ProgramStart) -> Progr
         machine=tree.machine,
         hidden=lambda place: _is_hidden(tree, place),
         mounted=lambda place: _is_mounted(tree, place),
+        may_read=access.may_read if access else lambda _: True,
         options=options,
         dialect=dialect,
     )
