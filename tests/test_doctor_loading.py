@@ -45,6 +45,26 @@ def test_the_way_out_names_why_the_images_library_comes_first(
     assert "error 803" in finding["cause"]
 
 
+def test_an_older_compat_library_is_named_wherever_its_path_is_set(
+    setup: Setup, capsys: Captured
+) -> None:
+    """LD_LIBRARY_PATH of the image is one way to CUDA's compatibility library: scripts and files
+    of the loader are others.
+    """
+    compat = "usr/local/cuda/compat/libcuda.so.530.30"
+    setup.files[compat] = shared_object(64, X86, "libcuda.so.1", [], None)
+    _, results = run_doctor(setup, capsys)
+    assert results["compat-libraries"]["findings"] == []
+    setup.files["etc/ld.so.preload"] = f"/{compat}\n".encode()
+    code, results = run_doctor(setup, capsys)
+    (finding,) = results["compat-libraries"]["findings"]
+    assert (code, finding["level"]) == (1, "error")
+    assert finding["message"].startswith(
+        "the container's program loads the compat libcuda 530.30 of the image (/etc/ld.so.preload)"
+    )
+    assert finding["message"].endswith("expect CUDA error 803")
+
+
 def test_users_see_the_words_of_what_they_load(setup: Setup, capsys: Captured) -> None:
     """What users see of a stub, of another libnvidia-ml, and of a container without compute."""
     stub = "opt/cuda/lib64/stubs/libcuda.so.1"

@@ -569,6 +569,15 @@ def compat_libraries(patient: Patient) -> Iterator[Diagnosis]:
                 "a compatibility library works only with a driver older than itself",
                 "remove /usr/local/cuda/compat from LD_LIBRARY_PATH",
             )
+        elif major <= driver_major and proof.final.is_compat:
+            yield Diagnosis(
+                f"the container's program loads the compat libcuda {version} of the image "
+                f"({proof.final.how}), not the host's driver {report.driver_version}: expect CUDA "
+                "error 803",
+                "a compatibility library works only with a driver older than itself",
+                "remove /usr/local/cuda/compat where its search path is set: the image's start "
+                "script, a profile, or a file in /etc/ld.so.conf.d",
+            )
 
 
 def tmp_missing(patient: Patient) -> Iterator[Diagnosis]:
