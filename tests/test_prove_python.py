@@ -303,6 +303,18 @@ def test_an_extension_module_that_is_not_imported_does_not_decide(
     assert f"does not load: /{SITE}/deep/{name}.{TAG}" in lines
 
 
+def test_remarks_of_python_about_sources_are_not_shown(
+    tmp_path: Path, capsys: Captured, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Python warns of escape sequences that it does not know; they are the image's business."""
+    more = {
+        f"{SITE}/deep/__init__.py": b"import deep._C\npattern = '\\d'\n",
+        f"{SITE}/deep/lazy.{TAG}": shared("x.so", "libnone.so"),
+    }
+    assert run(capsys, "deep", container(tmp_path / "b", files() | more))[0] == 0
+    assert list(recwarn) == []
+
+
 def test_where_the_sources_do_not_tell_each_extension_module_decides(
     tmp_path: Path, capsys: Captured
 ) -> None:

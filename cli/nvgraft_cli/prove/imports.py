@@ -6,6 +6,7 @@ functions are called. Only the files of one package are read.
 
 import ast
 import posixpath
+import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
@@ -121,10 +122,12 @@ def _parsed(source: str) -> list[ast.stmt]:
             inside = line.startswith(_DEFINITIONS)
         if not inside:
             kept.append(line)
-    try:
-        return ast.parse("".join(kept)).body
-    except SyntaxError:  # a text of several lines looks like a definition
-        return ast.parse(source).body
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of escape sequences in the image's sources
+        try:
+            return ast.parse("".join(kept)).body
+        except SyntaxError:  # a text of several lines looks like a definition
+            return ast.parse(source).body
 
 
 def _modules(statement: _Import, package: str) -> Iterator[str]:
