@@ -469,10 +469,8 @@ class _Computation:
         numbers = files.exchanged(usual, other)
 
         def patient() -> Patient:
-            plan.actions = tuple(map(self._every.__getitem__, sorted(numbers)))
             # Its config.json is that of the other capabilities: checks of devices do not read them.
-            case = other.patient.case.with_plan(plan)
-            made = Patient(case.host, case.given, [], case=case, pod=self._pod)
+            made = self._patient(other.patient.case, plan, numbers)
             made.openable_devices = other.patient.openable_devices
             return made
 
@@ -502,13 +500,17 @@ class _Computation:
         numbers = files.exchanged(usual, other)
 
         def patient() -> Patient:
-            plan.actions = tuple(map(self._every.__getitem__, sorted(numbers)))
-            case = self._changed(one).with_plan(plan)
-            return Patient(case.host, case.given, [], case=case, pod=self._pod)
+            return self._patient(self._changed(one), plan, numbers)
 
         planned = _PlannedCombination(one, plan, numbers, self._shared, files.edited, patient)
         self._remember(planned, profile)
         return planned
+
+    def _patient(self, case: Case, plan: Plan, numbers: frozenset[int]) -> Patient:
+        """Return what doctor examines of a composed plan, which gets its actions now."""
+        plan.actions = tuple(map(self._every.__getitem__, sorted(numbers)))
+        case = case.with_plan(plan)
+        return Patient(case.host, case.given, [], case=case, pod=self._pod)
 
     def _judge(self, planned: "_PlannedCombination") -> int:
         """Return the number of the result of a planned combination."""
@@ -535,14 +537,15 @@ class _Computation:
             if first is planned:
                 return container_verdict(planned.patient, planned.results)
             devices = planned.devices
-            if devices.results_of_devices is None:
+            if devices.found_of_devices is None:
                 results = examine(planned.patient, first.results_of_files)
-                devices.results_of_devices = [
-                    result for result in results if result.failure.id in DEVICE_CHECKS
+                devices.found_of_devices = [
+                    result
+                    for result in results
+                    if result.findings and result.failure.id in DEVICE_CHECKS
                 ]
-            both = (*first.findings_of_files, *devices.results_of_devices)
-            found = sorted((result for result in both if result.findings), key=_place)
-            return container_verdict(planned.patient, found)
+            found = [*first.found_of_files, *devices.found_of_devices]
+            return container_verdict(planned.patient, sorted(found, key=_place))
         except OutOfBounds as refusal:
             if self._seconds:
                 raise
@@ -603,6 +606,7 @@ def _place(result: Result) -> int:
 
 
 def _median(seconds: list[float]) -> float:
+    """Return the median. To load :mod:`statistics` takes longer than some plans."""
     return sorted(seconds)[len(seconds) // 2]
 
 
@@ -629,7 +633,8 @@ class _PlannedCombination:
     :ivar numbers: of its actions.
     :ivar edited: what is asked for, if CDI edits answer it.
     :ivar devices: the combination that has the same devices: of another one if it is composed.
-    :ivar results_of_devices: what the checks of devices have found, once they were made.
+    :ivar found_of_devices: the results of checks of devices that have found something, once these
+        were made.
     """
 
     def __init__(
@@ -644,7 +649,7 @@ class _PlannedCombination:
     ) -> None:
         self.one = one
         self.devices = devices or self
-        self.results_of_devices: list[Result] | None = None
+        self.found_of_devices: list[Result] | None = None
         self.plan = plan
         self.numbers = numbers
         self.edited = edited
@@ -682,13 +687,14 @@ class _PlannedCombination:
             return []
         of_host = self._shared.of_host
         results = examine(self.patient, of_host)
-        of_host[:] = of_host or [
-            result for result in results if result.failure.id in CHECKS_WITHOUT_CONTAINER
-        ]
+        if not of_host:
+            of_host += (
+                result for result in results if result.failure.id in CHECKS_WITHOUT_CONTAINER
+            )
         return results
 
     @cached_property
-    def findings_of_files(self) -> list[Result]:
+    def found_of_files(self) -> list[Result]:
         """Those of :attr:`results_of_files` that have found something."""
         return [result for result in self.results_of_files if result.findings]
 

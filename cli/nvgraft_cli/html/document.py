@@ -7,7 +7,6 @@ hashes.
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from nvgraft.base.errors import printable
 from nvgraft_cli.shell.text import size
 
 #: The directory in which templates, styles and scripts are named: ``explain/page.css``.
-_DIRECTORY = Path(os.path.dirname(os.path.dirname(__file__)))
+_DIRECTORY = Path(__file__).parent.parent
 #: The directory below it for templates that were compiled when nvgraft was installed.
 _COMPILED = "html/compiled"
 
@@ -85,9 +84,8 @@ class _CompiledTemplates(BytecodeCache):
     """The byte code of templates. It is used for the source and the Python that it was made for."""
 
     def get_cache_key(self, name: str, filename: str | None = None) -> str:
-        return name.replace("/", ".").removesuffix(
-            ".j2"
-        )  # the same wherever nvgraft is installed to
+        # Without the file: it is another one in another installation.
+        return name.replace("/", ".").removesuffix(".j2")
 
     def load_bytecode(self, bucket: Bucket) -> None:
         with suppress(FileNotFoundError), open(_DIRECTORY / _COMPILED / bucket.key, "rb") as file:
@@ -108,7 +106,7 @@ class _TemplateCompiler(_CompiledTemplates):
 
 def compile_templates() -> None:
     """Write the byte code of all templates beside them, as the installer does for modules."""
-    os.makedirs(_DIRECTORY / _COMPILED, exist_ok=True)
+    (_DIRECTORY / _COMPILED).mkdir(exist_ok=True)
     environment = _environment(_TemplateCompiler())
     for name in environment.list_templates(extensions=("j2",)):
         environment.get_template(name)

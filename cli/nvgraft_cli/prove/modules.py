@@ -212,13 +212,16 @@ class ModuleProof:
         else:
             words += f": {_counted(len(self.libraries) - broken, 'shared library')}"
         if self.spare:
-            words += f"; {len(self.spare)} that it does not import itself "
-            words += "does not load" if len(self.spare) == 1 else "do not load"
+            words += f"; {len(self.spare)} that it does not import itself"
+            words += _not_loading(len(self.spare))
         if broken:
             which = " that it may open" if self.extensions else " that no code opens"
-            words += f"; {_counted(broken, 'library')}{which} "
-            words += "does not load" if broken == 1 else "do not load"
+            words += f"; {_counted(broken, 'library')}{which}{_not_loading(broken)}"
         return words
+
+
+def _not_loading(count: int) -> str:
+    return " does not load" if count == 1 else " do not load"
 
 
 def _counted(count: int, noun: str) -> str:
@@ -321,9 +324,9 @@ def _with_packages(
             continue
         listed = [f"{place}/{name}" for name in _listed(tree, place)]
         own = _files(tree, files.entry, package, place, listed, tag).extensions
-        first = [proof for proof in map(opener.proof, own) if proof.verdict == "no"][:1]
-        if first:
-            words = first[0].load.failures[0].words
+        failed = next((proof for proof in map(opener.proof, own) if proof.verdict == "no"), None)
+        if failed is not None:
+            words = failed.load.failures[0].words
             notes.append(f"{package}, which it imports, does not load: {words}")
         elif own:
             notes.append(f"{package}, which it imports, has loaded {', '.join(sorted(lent))}")

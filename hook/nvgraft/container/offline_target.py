@@ -78,6 +78,7 @@ class OfflineTarget(Target):
         # The runtime's own /dev is the only mount on which files may be made.
         places = {self._mount_point(path) for path in volumes} - {"/dev"}
         self._volumes = (*sorted(places), "/proc", "/sys")
+        # The innermost volume comes first.
         longest = sorted(self._volumes, key=len, reverse=True)
         self._inside = [(volume, volume.rstrip("/") + "/") for volume in longest]
         self._read_only = {self._mount_point(path) for path in read_only}

@@ -195,21 +195,14 @@ class RunningProgram:
 
 
 class _Definers:
-    """The files that together define all symbols of a library, as earlier loads have found."""
+    """What all loads of a program know of the symbols of libraries.
+
+    :ivar files: a library, and whether its functions are bound at once -> the files that together
+        define all its symbols.
+    """
 
     def __init__(self) -> None:
-        self._files: dict[tuple[str, bool], frozenset[str]] = {}
-
-    def get(self, library: str, *, at_once: bool) -> frozenset[str] | None:
-        """Return the files, None where they have not been looked for.
-
-        :param at_once: whether the library's functions are bound at once.
-        """
-        return self._files.get((library, at_once))
-
-    def keep(self, library: str, files: list[str], *, at_once: bool) -> None:
-        """Keep the files."""
-        self._files[library, at_once] = frozenset(files)
+        self.files: dict[tuple[str, bool], frozenset[str]] = {}
 
 
 class _LoadedObjects:
@@ -518,24 +511,24 @@ class _LoadedObjects:
                 reserved += symbols.static_tls
                 self._check_reserve(loaded, reserved)
             at_once = opened or self._searcher.binds_at_start
-            known = self._definers.get(loaded.file, at_once=at_once)
+            known = self._definers.files.get((loaded.file, at_once))
             if known is not None and known <= self._by_file.keys():
                 continue
             names = symbols.needed if at_once else symbols.needed_at_once
             missing, definers = self._undefined(names)
             if not missing:
-                self._definers.keep(loaded.file, definers, at_once=at_once)
-            else:
-                words = f"{loaded.path}: undefined symbol: {missing}"
-                if self._searcher.loader.musl:
-                    words = f"Error relocating {loaded.path}: {missing}: symbol not found"
-                elif not opened:
-                    words = f"{self._program}: symbol lookup error: {words}"
-                fault = LoadFault.RELOCATION
-                self.failures.append(Failure("", loaded.name, words, fault, loaded.path))
-                if opened and missing.encode(*_NAMES) not in symbols.needed_at_once:
-                    self._note_lazy(loaded, missing)
-                return
+                self._definers.files[loaded.file, at_once] = frozenset(definers)
+                continue
+            words = f"{loaded.path}: undefined symbol: {missing}"
+            if self._searcher.loader.musl:
+                words = f"Error relocating {loaded.path}: {missing}: symbol not found"
+            elif not opened:
+                words = f"{self._program}: symbol lookup error: {words}"
+            fault = LoadFault.RELOCATION
+            self.failures.append(Failure("", loaded.name, words, fault, loaded.path))
+            if opened and missing.encode(*_NAMES) not in symbols.needed_at_once:
+                self._note_lazy(loaded, missing)
+            return
 
     def _note_lazy(self, loaded: Object, missing: str) -> None:
         """Note that a library whose functions are bound late loads without one of them."""

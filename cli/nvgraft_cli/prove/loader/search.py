@@ -526,25 +526,31 @@ class Searcher:
                 yield from self._in_directory(directory, name, BUILT_IN)
 
     def _in_directory(self, directory: str, name: str, how: str) -> Iterator[tuple[str, str]]:
-        """Yield the paths to try in a directory, first those in glibc-hwcaps subdirectories."""
+        """Yield the paths to try in a directory, first those in subdirectories for processors."""
         if directory in self._by_platform:
             self._note_platform(directory, name)
-        there = self._subdirectories(directory)
-        for level in self._undecided_hwcaps if there else ():
+        if there := self._subdirectories(directory):
+            yield from self._for_processors(directory, name, how, there)
+        yield posixpath.join(directory, name), how
+
+    def _for_processors(
+        self, directory: str, name: str, how: str, there: list[str]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the paths to try in those subdirectories of a directory that are there."""
+        for level in self._undecided_hwcaps:
             path = posixpath.join(directory, "glibc-hwcaps", level, name)
             if self._resolved(path) is not None:
                 self._not_recorded(path, level)
-        for level in self._hwcaps if there else ():
+        for level in self._hwcaps:
             if f"glibc-hwcaps/{level}" in there:
                 path = posixpath.join(directory, "glibc-hwcaps", level, name)
                 if self._resolved(path) is not None:
                     self._assumed(path, level)
                 yield path, _for_level(how, level)
-        for subdirectory in self.loader.older if there else ():
+        for subdirectory in self.loader.older:
             path = posixpath.join(directory, subdirectory, name)
             if self._resolved(path) is not None:
                 yield path, f"{how}, in a subdirectory for processors"
-        yield posixpath.join(directory, name), how
 
     def _subdirectories(self, directory: str) -> list[str]:
         """Return the subdirectories for processors that a directory has."""
