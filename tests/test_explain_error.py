@@ -300,6 +300,19 @@ def test_a_message_that_a_narrow_window_has_cut_is_read_whole() -> None:
     assert ids(fill(MISMATCH, 37)) == ids(MISMATCH)
 
 
+def test_an_error_with_one_cause_a_line_is_read_whole() -> None:
+    """A chain of errors that was broken behind its colons is one message; other lines are not."""
+    chain = (
+        "failed to construct OCI spec modifier: failed to construct discoverer: "
+        "failed to create mounts discoverer: failed to construct library locator: "
+        "error loading ldcache: open /etc/ld.so.cache: no such file or directory: unknown"
+    )
+    for end in (": \n", ":\n  ", ":\\n"):
+        assert ids(chain.replace(": ", end)) == ids(chain) != []
+    keys = "nvidia:\nruntime:\ntoolkit:\nfork/exec: no such file or directory"
+    assert ids(keys) == []
+
+
 def test_a_message_of_the_loader_needs_no_end() -> None:
     """A library that cannot be loaded is recognised in a title, which has no reason behind it."""
     start = "tensorflow_model_server: error while loading shared libraries: "

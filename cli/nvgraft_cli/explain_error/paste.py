@@ -34,6 +34,8 @@ _BEGINS = re.compile(
 _MARKED = re.compile(
     r"^(?:(`{1,3})([^`]{1,2000})\1|\*\*([^*\n][^`\n]{,2000}?)(?<!\*)\*\*)$", re.MULTILINE
 )
+#: The end of a line, also one that JSON or a log has escaped.
+_LINE_END = re.compile(r"\n|(?<!\\)\\+n")
 _QUOTING = re.compile(r"^(?:[>│|] ?)+", re.MULTILINE)
 
 #: Characters of one piece of text that is repeated, and of the repetitions that are read.
@@ -120,10 +122,14 @@ def decode(data: bytes) -> str:
 def readings(text: str) -> Iterator[str]:
     """Yield ``text``, and with the lines joined that a terminal or a program may have wrapped.
 
-    A full line may have been cut at the width, between words, or after a hyphen.
+    A full line may have been cut at the width, between words, or after a hyphen. A chain of errors
+    may have been broken behind its colons.
     """
     yield text
-    if "\n" not in text.strip() or len(text) > SHORT:
+    if len(text) > SHORT:
+        return
+    yield from _chained(text)
+    if "\n" not in text.strip():
         return
     lines = [line.rstrip() for line in _QUOTING.sub("", text).strip().split("\n")]
     width = max(map(len, lines))
@@ -143,6 +149,20 @@ def readings(text: str) -> Iterator[str]:
     if joined > 1:
         yield cut
         yield words
+
+
+def _chained(text: str) -> Iterator[str]:
+    """Yield ``text`` with each line that ends with a colon joined with its cause, if several do."""
+    lines = [line.rstrip() for line in _LINE_END.split(text)]
+    chain = lines[0]
+    joined = 0
+    for line, after in pairwise(lines):
+        cause = after.lstrip()
+        broken = line.endswith(":") and _CONTINUED.match(cause)
+        chain += " " + cause if broken else "\n" + after
+        joined += bool(broken)
+    if joined > 1:
+        yield chain
 
 
 def blocks(text: str) -> Iterator[str]:
