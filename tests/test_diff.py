@@ -412,7 +412,7 @@ def test_the_outcome_and_its_reason_come_first(tmp_path: Path, capsys: Captured)
     out = capsys.readouterr().out
     summary = lines_of(out)
     assert summary["outcome"].startswith("inject → refuse: nvgraft: requirement error: unsatisfied")
-    assert summary["GPUs"] == "2 x NVIDIA H100 80GB HBM3 → none"
+    assert summary["GPUs"].endswith(" → none (refused)")
     assert summary["CUDA"] == "12.8 → 11.2"
     assert all(line.endswith("(--all)") for line in part(out, "gone"))
 
@@ -577,9 +577,225 @@ def test_a_specification_knows_no_capabilities(tmp_path: Path, capsys: Captured)
     assert lines_of(out)["capabilities"].endswith(
         " (A; not known of B: a CDI specification does not contain them)"
     )
-    places = [line.partition(":")[0] for line in part(out, "moved")]
     inside = "/usr/lib/x86_64-linux-gnu → /usr/lib/x86_64-linux-gnu/nvidia/current"
-    assert places.count(f"  > {inside} in the container") == 2  # mounts and links
+    (line,) = [line for line in part(out, "moved") if line.startswith(f"  > {inside} in the cont")]
+    assert " mounts, " in line
+    assert " links: " in line
+
+
+# ---- what a name alone does not tell
+
+WIDE, NARROW = "/usr/lib/x86_64-linux-gnu", "/usr/lib/i386-linux-gnu"
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow"),
+    [(f"{WIDE}/nvidia/current", f"{NARROW}/nvidia/current"), ("/usr/lib64", "/usr/lib")],
+)
+def test_a_32_bit_library_is_not_the_64_bit_one_elsewhere(
+    wide: str, narrow: str, tmp_path: Path
+) -> None:
+    """Libraries and links for 32-bit programs have moved to a directory of such, or are gone."""
+    both = plan_of(tmp_path, "debian-compat32")
+    names = json.dumps(both).replace(f"{WIDE}/", f"{wide}/").replace(f"{NARROW}/", f"{narrow}/")
+    moved = json.loads(names)
+    for one, other in ((both, moved), (moved, both)):
+        pairs = [entry for entry in diff(one, other).changes if entry.kind == "moved"]
+        assert {"mount", "link", "SONAME link"} == {entry.what for entry in pairs}
+        for entry in pairs:
+            assert isinstance(entry.a, dict)
+            assert isinstance(entry.b, dict)
+            old, new = (
+                str(Path(str(side.get("path", side["target"]))).parent)
+                for side in (entry.a, entry.b)
+            )
+            assert (old in {NARROW, narrow}) == (new in {NARROW, narrow}), entry
+    alone = copy.deepcopy(moved)
+    alone["actions"] = [
+        action
+        for action in moved["actions"]
+        if not str(action.get("path", action.get("target", ""))).startswith(f"{narrow}/lib")
+    ]
+    alone["links"] = {
+        path: link for path, link in moved["links"].items() if not path.startswith(f"{narrow}/lib")
+    }
+    difference = diff(both, alone)
+    gone = {entry.name for entry in changes(difference, "SONAME link") if entry.kind == "removed"}
+    assert gone
+    assert all(path.startswith(NARROW) for path in gone)
+
+
+def test_a_socket_of_another_service_has_not_moved(tmp_path: Path) -> None:
+    """The sockets of two services have one name, and so have the files of two MIG devices."""
+    document = plan_of(tmp_path, "runfile-a10x2")
+    one, other = (
+        {
+            **document,
+            "actions": [
+                action for action in document["actions"] if name not in str(action.get("target"))
+            ],
+        }
+        for name in ("fabricmanager/socket", "persistenced/socket")
+    )
+    assert [entry.kind for entry in changes(diff(one, other), "mount")] == ["removed", "added"]
+    moved = json.loads(json.dumps(one).replace("/run/nvidia-persist", "/var/run/nvidia-persist"))
+    assert [entry.kind for entry in changes(diff(one, moved), "mount")] == ["moved"]
+    first, second = (
+        plan_of(tmp_path, "mig-h100", f"NVIDIA_VISIBLE_DEVICES=0:{number}") for number in (0, 1)
+    )
+    difference = diff(first, second)
+    assert {entry.kind for entry in changes(difference, "mount")} == {"removed", "added"}
+
+
+def test_mig_devices_are_told_with_their_gpu(tmp_path: Path, capsys: Captured) -> None:
+    """A part of a GPU is not the whole one, and a GPU in MIG mode alone is not usable."""
+    bundles = [
+        str(make_bundle(tmp_path / name, f"NVIDIA_VISIBLE_DEVICES={devices}"))
+        for name, devices in (("a", "0:0"), ("b", "1"), ("c", "0"), ("d", "all"))
+    ]
+    told = []
+    for bundle in bundles[1:]:
+        assert main(["diff", "--host", "mig-h100", bundles[0], bundle]) == 1
+        told.append(lines_of(capsys.readouterr().out)["GPUs"])
+    h100 = "NVIDIA H100 80GB HBM3"
+    part_of = f"1 x {h100} (MIG 3g.40gb)"
+    assert told == [
+        f"{part_of} → 1 x {h100}",
+        f"{part_of} → 1 x {h100} (no MIG device)",
+        f"{part_of} → 1 x {h100} (MIG 3g.40gb, 2g.20gb, 1g.10gb), 1 x {h100}",
+    ]
+    main(["diff", "mig-h100", "h100-580"])
+    assert lines_of(capsys.readouterr().out)["GPUs"] == (
+        f"1 x {h100} (MIG 3g.40gb, 2g.20gb, 1g.10gb), 1 x {h100} → 8 x {h100}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("host", "mode", "gpus"),
+    [
+        ("jetson-orin", "csv", "none (refused) → 1 x integrated GPU"),
+        ("wsl2-rtx3090", "jit-cdi", "none (refused) → 1 x NVIDIA GeForce RTX 3090"),
+    ],
+)
+def test_gpus_without_a_node_of_their_own_are_counted(
+    host: str, mode: str, gpus: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """A Tegra board has its GPU, and WSL2 has one node for all GPUs of the host."""
+    bundle = str(make_bundle(tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=all"))
+    assert main(["diff", "--mode", f"legacy,{mode}", bundle, "--host", host]) == 1
+    assert lines_of(capsys.readouterr().out)["GPUs"] == gpus
+
+
+# ---- the words of the short answer
+
+
+def test_a_refusal_tells_the_requirement_that_it_is_about(tmp_path: Path, capsys: Captured) -> None:
+    """The requirements of a side that refuses are known; what its plan lacks is not news."""
+    bundle = str(make_bundle(tmp_path / "b", *EVERYTHING, "NVIDIA_REQUIRE_CUDA=cuda>=12.0"))
+    assert main(["diff", "eks-t4", "mig-h100", "--bundle", bundle]) == 1
+    out = capsys.readouterr().out
+    assert lines_of(out)["requirements"] == "cuda>=12.0 (both)"
+    assert not any(" fact" in line for line in part(out, "new"))
+    plan = tmp_path / "refused.json"
+    main(["plan", "--container", bundle, "--host", "eks-t4", "--format", "json", "-o", str(plan)])
+    capsys.readouterr()
+    assert main(["diff", str(plan), str(REFERENCE / "cdi/d535.json")]) == 1
+    assert all(line.endswith("(--all)") for line in part(capsys.readouterr().out, "new"))
+
+
+def test_all_that_moved_between_two_directories_is_one_line(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """Mounts and links of one directory have a line together, wherever the files come from."""
+    document = plan_of(tmp_path, "debian-compat32", "NVIDIA_VISIBLE_DEVICES=all")
+    text = json.dumps(document)
+    (tmp_path / "a.json").write_text(text)
+    for member in ("target", "path"):
+        text = text.replace(f'"{member}": "{WIDE}/', f'"{member}": "/usr/lib64/')
+    links = json.loads(text)
+    links["links"] = {
+        path.replace(WIDE, "/usr/lib64"): link for path, link in document["links"].items()
+    }
+    (tmp_path / "b.json").write_text(json.dumps(links))
+    assert main(["diff", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 1
+    (moved,) = part(capsys.readouterr().out, "moved")
+    assert moved.startswith(f"  > {WIDE} → /usr/lib64 in the container: ")
+    assert " mounts, 1 link, " in moved
+    everywhere = json.dumps(document).replace(f"{WIDE}/", "/opt/driver/")
+    everywhere = everywhere.replace("/opt/driver/nvidia/current/", "/opt/driver/")
+    plain = json.dumps(document).replace(f"{WIDE}/nvidia/current/", f"{WIDE}/")
+    (tmp_path / "a.json").write_text(plain)
+    (tmp_path / "b.json").write_text(everywhere)
+    assert main(["diff", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 1
+    moved = part(capsys.readouterr().out, "moved")[0]
+    assert moved.startswith(f"  > {WIDE} → /opt/driver on the host and in the container: ")
+
+
+def test_other_devices_are_told_once(tmp_path: Path, capsys: Captured) -> None:
+    """What a container asks for is one line, not again its variable and the reason."""
+    one, other = (
+        str(make_bundle(tmp_path / devices, f"NVIDIA_VISIBLE_DEVICES={devices}"))
+        for devices in ("0", "1")
+    )
+    assert main(["diff", one, other, "--host", "runfile-a10x2"]) == 1
+    facts = [line for line in part(capsys.readouterr().out, "details") if " fact " in line]
+    assert facts == ["  ~ fact request.devices: 0 → 1"]
+
+
+def test_a_gpu_that_is_gone_is_told_with_its_model(capsys: Captured) -> None:
+    """The number of a GPU alone says little."""
+    assert main(["diff", "debian-compat32", "eks-t4"]) == 1
+    assert "  - GPU 1: NVIDIA RTX A6000" in part(capsys.readouterr().out, "gone")
+
+
+def test_the_kernels_own_files_are_not_gone_with_a_specification(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """With a CDI specification a container sees the kernel's /proc/driver/nvidia: not compared."""
+    bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
+    specification = str(REFERENCE / "cdi/d535.json")
+    assert main(["diff", "debian-a100x8", specification, "--bundle", bundle]) == 1
+    out = capsys.readouterr().out
+    assert "not compared: /proc/driver/nvidia: CDI edits leave the kernel's own" in out
+    assert not any("/proc/driver/nvidia" in line for line in part(out, "gone"))
+
+
+def test_a_side_that_cannot_be_read_is_one_line(tmp_path: Path, capsys: Captured) -> None:
+    """A file whose reading fails, and the error that nvgraft has written in place of an answer."""
+    assert main(["diff", "/proc/self/mem", "eks-t4"]) == 2
+    assert "/proc/self/mem: cannot be read: input/output error" in capsys.readouterr().err
+    written = tmp_path / "plan.json"
+    nowhere = str(tmp_path / "nowhere")
+    assert main(["plan", "--container", nowhere, "--host", "eks-t4", "--format", "json"]) == 2
+    written.write_text(capsys.readouterr().out)
+    assert main(["diff", str(written), "eks-t4"]) == 2
+    assert (
+        f"{written}: nvgraft plan has failed and written its error: {nowhere}: no such file"
+        in capsys.readouterr().err
+    )
+
+
+def test_what_is_not_known_without_gpus_is_told(tmp_path: Path, capsys: Captured) -> None:
+    """Two drivers without GPUs are compared in their files, and the answer says so."""
+    document = json.loads(Path(gallery.path("eks-t4")).read_text())
+    document["nvml"]["gpus"] = []
+    document |= {"without_gpus": True, "char_majors": {}}
+    document["files"] = {
+        path: entry
+        for path, entry in document["files"].items()
+        if not path.startswith(("/dev", "/proc"))
+    }
+    host = tmp_path / "driver.json"
+    host.write_text(json.dumps(document))
+    bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
+    for words in ([], ["--container", bundle]):
+        assert main(["diff", str(host), str(host), *words]) == 0
+        out = capsys.readouterr().out
+        assert "GPUs" in out
+        assert "both drivers were recorded without GPUs" in out
+    assert main(["diff", "eks-t4", str(host), "--container", bundle]) == 0
+    order = "the order of mounts: a driver recorded without GPUs does not define it"
+    assert order in capsys.readouterr().out
 
 
 def test_a_simulated_hosts_procfs_is_no_difference(tmp_path: Path) -> None:
@@ -600,6 +816,20 @@ def test_a_simulated_hosts_procfs_is_no_difference(tmp_path: Path) -> None:
         difference = compare(plan_side("plan", document, "plan"), container)
         assert [change.model_dump() for change in difference.changes] == []
     assert not diff(live, recorded).equal
+
+
+def test_nodes_that_a_runtime_has_made_are_not_missing(tmp_path: Path, capsys: Captured) -> None:
+    """docker, and a runtime with CDI edits, make the device nodes: no mount shows them."""
+    bundle = str(make_bundle(tmp_path / "b", *EVERYTHING))
+    live = tmp_path / "mountinfo"
+    document = plan_of(tmp_path, "runfile-a10x2")
+    lines = mountinfo_of(document).splitlines(keepends=True)
+    live.write_text("".join(line for line in lines if " /dev/nvidia" not in line))
+    assert main(["diff", bundle, str(live), "--host", "runfile-a10x2"]) == 0
+    out = capsys.readouterr().out
+    assert lines_of(out)["GPUs"] == "2 x NVIDIA A10 (A; not known of B)"
+    why = "a mountinfo shows those that are mounted, and has none"
+    assert f"not compared: device nodes: {why}" in out
 
 
 def test_this_process_is_a_live_container(capsys: Captured) -> None:

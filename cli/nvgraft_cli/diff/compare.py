@@ -7,7 +7,7 @@ host has /lib and /usr/lib in one place, as all distributions have today, both a
 
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -54,6 +54,9 @@ _STAND_IN = "/proc/driver"
 _PROC = "/proc/driver/nvidia"
 
 
+#: The names of directories of libraries for 32-bit programs.
+_NARROW = frozenset({"i386-linux-gnu", "arm-linux-gnueabihf", "lib32"})
+
 #: The beginning of a path that a merged /usr makes equal to the path without it.
 _MERGED = re.compile(r"^/usr(?=/(?:bin|sbin|lib|lib32|lib64)/)")
 
@@ -67,14 +70,20 @@ def compare(a: Side, b: Side) -> Diff:
     recorded_apart = (a.gpus is None) != (b.gpus is None)
     if recorded_apart:
         a, b = _of_files(a), _of_files(b)
-    apart = a.edits != b.edits and KINDS[a.kind] == KINDS[b.kind] == KINDS["plan"]
+    plans = [side for side in (a, b) if KINDS[side.kind] == KINDS["plan"]]
+    apart = a.edits != b.edits and len(plans) == 2
+    specified = "cdi" in {a.kind, b.kind} and any(not plan.edits for plan in plans)
     if apart:
         a, b = _as_edits(a), _as_edits(b)
+    elif specified:
+        a, b = _without_proc(a), _without_proc(b)
     comparison = _Comparison(a, b)
     if recorded_apart:
         comparison.leave_out("sockets, MPS directories and entries of /proc")
-    if apart:
-        comparison.leave_out_what_edits_lack()
+    elif a.gpus is None:
+        comparison.leave_out_gpus()
+    if apart or specified:
+        comparison.leave_out_what_edits_lack(nodes=apart)
     comparison.mounts()
     comparison.nodes()
     for aspect, what in _NAMED.items():
@@ -141,13 +150,22 @@ class _Comparison:
         why = f"{_silent(silent)} does not contain them"
         self.not_compared.append(NotCompared(what=what, why=why))
 
-    def leave_out_what_edits_lack(self) -> None:
-        """Note what cannot be compared between a plan of the hook and one of CDI edits."""
-        for what, why in (
-            (_PROC, "CDI edits leave the kernel's own, which shows all GPUs of the host"),
-            ("mount options of device nodes", "with CDI edits the OCI runtime makes the nodes"),
-        ):
-            self.not_compared.append(NotCompared(what=what, why=why))
+    def leave_out_gpus(self) -> None:
+        """Note what neither side contains."""
+        what = "GPUs, device nodes, sockets and entries of /proc"
+        why = "both drivers were recorded without GPUs"
+        self.not_compared.append(NotCompared(what=what, why=why))
+
+    def leave_out_what_edits_lack(self, *, nodes: bool) -> None:
+        """Note what cannot be compared between a plan of the hook and CDI edits.
+
+        :param nodes: whether the edits are a plan's, which tells how nodes are made.
+        """
+        why = "CDI edits leave the kernel's own, which shows all GPUs of the host"
+        self.not_compared.append(NotCompared(what=_PROC, why=why))
+        if nodes:
+            why = "with CDI edits the OCI runtime makes the nodes"
+            self.not_compared.append(NotCompared(what="mount options of device nodes", why=why))
 
     def mounts(self) -> None:
         """Compare mounts by target, then the remaining ones by name: these have moved.
@@ -158,9 +176,15 @@ class _Comparison:
         self._paired(what, self.a.mounts, self.b.mounts, _mount_members)
 
     def nodes(self) -> None:
-        """Compare device nodes by path, unless one side was recorded without them."""
+        """Compare device nodes by path, unless one side was recorded without them, or may have some
+        that no mount shows: docker, and a runtime with CDI edits, make them in the container.
+        """
         if (self.a.gpus is None) != (self.b.gpus is None):
             self.leave_out("device nodes")
+            return
+        if self.a.nodes_unseen != self.b.nodes_unseen:
+            why = "a mountinfo shows those that are mounted, and has none"
+            self.not_compared.append(NotCompared(what="device nodes", why=why))
             return
         self._paired("device node", self.a.nodes, self.b.nodes, _node_members)
 
@@ -175,15 +199,11 @@ class _Comparison:
         named: Callable[[str], str] = _on_host if what == "driver file" else str
         ours = {named(self._normal(self.a, target)): item for target, item in a.items()}
         theirs = {named(self._normal(self.b, target)): item for target, item in b.items()}
+        of_a, of_b = frozenset(ours), frozenset(theirs)
         for key in [key for key in ours if key in theirs]:
             self._pair(what, ours.pop(key), theirs.pop(key), members, "changed")
-        names: dict[str, list[str]] = {}
-        for key in theirs:
-            names.setdefault(posixpath.basename(key), []).append(key)
-        for key in list(ours):
-            same_name = names.get(posixpath.basename(key))
-            if same_name:
-                self._pair(what, ours.pop(key), theirs.pop(same_name.pop(0)), members, "moved")
+        for key, other in _moves(of_a, ours, of_b, theirs):
+            self._pair(what, ours.pop(key), theirs.pop(other), members, "moved")
         for item in ours.values():
             self._change(what, "removed", self._name(self.a, item), members(item), None)
         for item in theirs.values():
@@ -278,20 +298,20 @@ class _Comparison:
         self, what: str, ours: dict[str, tuple[str, Any]], theirs: dict[str, tuple[str, Any]]
     ) -> None:
         """Pair links of one name and one target in different directories, and drop them."""
-        places: dict[tuple[str, str], list[str]] = {}
-        for key, (_, link) in theirs.items():
-            if key not in ours:
-                target = self._normal(self.b, link["target"])
-                places.setdefault((posixpath.basename(key), target), []).append(key)
-        for key, (path, link) in list(ours.items()):
-            target = self._normal(self.a, link["target"])
-            found = key not in theirs and places.get((posixpath.basename(key), target))
-            if found:
-                other, moved = theirs.pop(found.pop(0))
-                del ours[key]
-                a, b = {"path": path, **link}, {"path": other, **moved}
-                fields = [name for name in self._comparable(a, b) if a.get(name) != b.get(name)]
-                self._change(what, "moved", posixpath.basename(path), a, b, fields)
+        of_a, of_b = frozenset(ours), frozenset(theirs)
+
+        def same(key: str, other: str) -> bool:
+            old, new = ours[key][1]["target"], theirs[other][1]["target"]
+            return self._normal(self.a, old) == self._normal(self.b, new)
+
+        left = [key for key in ours if key not in of_b]
+        right = [key for key in theirs if key not in of_a]
+        for key, other in _moves(of_a, left, of_b, right, same):
+            path, link = ours.pop(key)
+            new_path, moved = theirs.pop(other)
+            a, b = {"path": path, **link}, {"path": new_path, **moved}
+            fields = [name for name in self._comparable(a, b) if a.get(name) != b.get(name)]
+            self._change(what, "moved", posixpath.basename(path), a, b, fields)
 
     def _named_pair(self, what: str, ours: tuple[str, Any], theirs: tuple[str, Any]) -> None:
         (name, a), (other, b) = ours, theirs
@@ -316,7 +336,7 @@ class _Comparison:
         if self.a.order is None or self.b.order is None:
             if self.a.order or self.b.order:
                 silent = self.a if self.a.order is None else self.b
-                why = f"{KINDS[silent.kind]} does not define it"
+                why = f"{_silent(silent)} does not define it"
                 self.not_compared.append(NotCompared(what="the order of mounts", why=why))
             return
         ours = [self._normal(self.a, target) for target in self.a.order]
@@ -356,21 +376,31 @@ def _without_rootfs(side: Side) -> Side:
     return replace(side, about=about, decision=decision)
 
 
-def _as_edits(side: Side) -> Side:
-    """Return the side of a plan without what CDI edits have no part in, and with one list of
-    links.
-    """
+def _without_proc(side: Side) -> Side:
+    """Return a side without what the hook puts below /proc/driver/nvidia."""
 
-    def kept(paths: Mapping[str, T] | None) -> dict[str, T]:
+    def kept(paths: Mapping[str, T]) -> dict[str, T]:
         return {
             path: entry
-            for path, entry in (paths or {}).items()
+            for path, entry in paths.items()
             if path != _PROC and not path.startswith(f"{_PROC}/")
         }
 
     return replace(
         side,
         mounts=kept(side.mounts),
+        files=side.files and kept(side.files),
+        directories=side.directories and kept(side.directories),
+        order=side.order and [*kept(dict.fromkeys(side.order))],
+    )
+
+
+def _as_edits(side: Side) -> Side:
+    """Return the side of a plan without what CDI edits have no part in, and with one list of
+    links.
+    """
+    return replace(
+        _without_proc(side),
         nodes={
             path: replace(
                 node,
@@ -382,11 +412,8 @@ def _as_edits(side: Side) -> Side:
             )
             for path, node in side.nodes.items()
         },
-        files=kept(side.files),
-        directories=kept(side.directories),
         links=_all_links(side),
         soname_links={},
-        order=None if side.order is None else [*kept(dict.fromkeys(side.order))],
     )
 
 
@@ -422,6 +449,50 @@ def _of_running_driver(mount: ComparedMount) -> bool:
         or mount.target.startswith("/proc/driver/nvidia/gpus/")
         or posixpath.basename(mount.target) == "nvidia-mps"
     )
+
+
+def _moves(
+    of_a: Collection[str],
+    ours: Iterable[str],
+    of_b: Collection[str],
+    theirs: Iterable[str],
+    same: Callable[[str, str], bool] = lambda key, other: True,
+) -> list[tuple[str, str]]:
+    """Pair the paths of files that only one side has with those of the other side that are the
+    same files elsewhere.
+
+    :param of_a: all paths of the side; ``of_b`` likewise.
+    :param same: whether two files of one name are the same one.
+    """
+    places: dict[tuple[str, bool], list[str]] = {}
+    for other in theirs:
+        if (identity := _identity(other, of_b)) is not None:
+            places.setdefault(identity, []).append(other)
+    pairs = []
+    for key in ours:
+        identity = _identity(key, of_a)
+        found = [] if identity is None else places.get(identity, [])
+        match = next((other for other in found if same(key, other)), None)
+        if match is not None:
+            found.remove(match)
+            pairs.append((key, match))
+    return pairs
+
+
+def _identity(path: str, paths: Collection[str]) -> tuple[str, bool] | None:
+    """Return what a file is wherever it lies: its name, and whether it is for 32-bit programs. None
+    for a file below /proc, where the files of all devices have one name.
+
+    :param paths: all paths of its side.
+    """
+    directory, name = posixpath.split(path)
+    if path.startswith("/proc/"):
+        return None
+    if name == "socket":
+        name = f"{posixpath.basename(directory)}/{name}"
+    narrow = not _NARROW.isdisjoint(directory.split("/"))
+    # Where libraries lie in lib64, those in lib are for 32-bit programs.
+    return name, narrow or (directory.endswith("/lib") and f"{directory}64/{name}" in paths)
 
 
 def _on_host(path: str) -> str:

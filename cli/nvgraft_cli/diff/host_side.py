@@ -12,6 +12,7 @@ from nvgraft.host.gpus import DriverReport
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.planning import Case
+from nvgraft_cli.diff import gpus
 from nvgraft_cli.diff.sides import ComparedMount, ComparedNode, Side
 from nvgraft_cli.diff.summary import outcome
 from nvgraft_cli.shell import documentation
@@ -41,7 +42,7 @@ def host_side(host: HostSide, env: Sequence[str], mode: str) -> Side:
         files=_texts(inventory) if host.gpus_known else None,
         about=_about(inventory),
         cuda=report.cuda_version,
-        gpus=[gpu.model for gpu in report.gpus] if host.gpus_known else None,
+        gpus=gpus.of_host(report) if host.gpus_known else None,
         gpu_facts=_gpus(report) if host.gpus_known else None,
         examples=_examples(host, env, mode),
     )

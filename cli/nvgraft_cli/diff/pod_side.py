@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from nvgraft_cli.diff.sides import ComparedMount, ComparedNode, Side, gpu_nodes, guess_version
+from nvgraft_cli.diff.gpus import gpu_nodes
+from nvgraft_cli.diff.sides import ComparedMount, ComparedNode, Side, guess_version
 from nvgraft_cli.export.pod_volumes import RESOURCE
 from nvgraft_cli.shell.errors import InputError
 

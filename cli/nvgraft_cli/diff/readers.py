@@ -12,11 +12,11 @@ from nvgraft.base.errors import Refusal
 from nvgraft.base.files import read_text
 from nvgraft.cdi.reader import SpecificationError
 from nvgraft_cli.case.specifications import parse_specification
+from nvgraft_cli.diff.gpus import gpu_nodes, of_container
 from nvgraft_cli.diff.sides import (
     ComparedMount,
     ComparedNode,
     Side,
-    gpu_nodes,
     guess_version,
     of_the_driver,
 )
@@ -144,8 +144,11 @@ def is_container(name: str) -> bool:
         return True
     if not os.path.isfile(name):
         return False
-    with open(name, "rb") as file:
-        start = file.read(_START)
+    try:
+        with open(name, "rb") as file:
+            start = file.read(_START)
+    except OSError:
+        return False  # whoever reads it as a document says why it cannot be read
     return bool(compression(start)) or start[_TAR_AT:].startswith(_TAR)
 
 
@@ -165,6 +168,9 @@ def _json(name: str, raw: bytes, context: Context) -> Side:
     if schema.startswith("nvgraft.plan/"):
         parse_plan(raw, name)
         return plan_side(name, data, "plan")
+    if schema.startswith("nvgraft.error/"):
+        failed = f"nvgraft {data.get('command')} has failed and written its error"
+        raise InputError(f"{name}: {failed}: {data.get('message')} | write the document again")
     raise InputError(f"{name}: $.schema: {schema or 'missing'} | {_FIX}")
 
 
@@ -230,13 +236,13 @@ def _planned(
     side.rootfs = rootfs
     # A plan that does not inject has no host and no request.
     side.version, side.cuda = report.driver_version, report.cuda_version
-    models = {f"/dev/nvidia{gpu.minor}": gpu.model for gpu in report.gpus}
-    nodes = gpu_nodes(side.nodes)
-    side.gpus = [models.get(node, "") for node in nodes]
+    side.gpus = of_container(host.inventory, side.nodes, side.mounts)
     if not host.gpus_known:
         side.gpus = side.rules = side.files = side.order = None
     if case.decision.request is not None:
         side.capabilities = list(case.decision.request.capabilities)
+        if refusal is not None:
+            side.requirements = list(case.decision.request.requirements)
     return side
 
 

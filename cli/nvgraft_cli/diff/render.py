@@ -56,6 +56,10 @@ _SUMMARISED = {
     "request.requirements",
 }
 
+#: Facts that say where another one comes from, and those that only a plan that was made has.
+_ORIGINS = {"request.devices_from", "request.capabilities_from"}
+_OF_A_PLAN = ("host.", "request.", "target.")
+
 #: How many changes that are alike have a line together.
 _ALIKE = 3
 #: Characters of a value; a longer one is cut.
@@ -213,13 +217,14 @@ def _short_parts(diff: Diff) -> list[_Part]:
     changed: list[tuple[Change, list[str]]] = []
     versions: list[Change] = []
     quiet: list[Change] = []
+    differ = _outcome_differs(diff)
     for change in diff.changes:
         fields = [name for name in change.fields if name not in _QUIET]
         if change.what == "fact" and change.name in _SUMMARISED:
             continue
-        if change.what == "fact" and change.name == "reason" and _outcome_differs(diff):
+        if change.what == "fact" and change.name == "reason" and differ:
             continue  # the summary has it
-        if _is_note(change):
+        if _is_note(change) or (change.what == "fact" and _says_nothing_new(diff, change)):
             quiet.append(change)
         elif change.kind == "version":
             versions.append(change)
@@ -243,7 +248,7 @@ def _short_parts(diff: Diff) -> list[_Part]:
         words = f"{_counts(quiet)}: only reasons, modes or notes, which --all lists"
         details.append(_Line("changed", words))
     # Between a container with the driver and one without, the counts say enough.
-    listed = 0 if _outcome_differs(diff) else _LISTED
+    listed = 0 if differ or _gets_nothing(diff) else _LISTED
     parts = [
         _Part("gone", _listed(gone, listed)),
         _Part("new", _listed(new, listed)),
@@ -271,6 +276,25 @@ def _details(changed: Sequence[tuple[Change, list[str]]]) -> Iterator[_Line]:
 def _outcome_differs(diff: Diff) -> bool:
     row = next((row for row in diff.summary if row.what == "outcome"), None)
     return row is not None and row.a is not None and row.b is not None and row.a != row.b
+
+
+def _gets_nothing(diff: Diff) -> bool:
+    """Tell whether one side gets no driver, and the outcome of the other one is not known."""
+    row = next((row for row in diff.summary if row.what == "outcome"), None)
+    return row is not None and {row.a, row.b} & {None, "inject"} == {None}
+
+
+def _says_nothing_new(diff: Diff, change: Change) -> bool:
+    """Tell whether another line says what a fact says: the outcome, or the devices asked for."""
+    if change.name in _ORIGINS:
+        return True
+    if change.name == "reason":
+        named = (other for other in diff.changes if other.name == "request.devices")
+        return any(
+            str(change.a).replace(_value(other.a), _value(other.b)) == change.b for other in named
+        )
+    made = change.kind in {"added", "removed"} and change.name.startswith(_OF_A_PLAN)
+    return made and _outcome_differs(diff)
 
 
 def _is_note(change: Change) -> bool:
@@ -309,6 +333,8 @@ def _entry(change: Change) -> str:
             return f"{change.name} -> {facts['target']}"
         if set(facts) - _QUIET == {"value"}:
             return f"{change.name}={facts['value']}"
+        if change.what == "GPU":
+            return f"{change.name}: {facts['model']}"
         return str(facts["message"]) if "message" in facts else change.name
     return change.name if facts is None else f"{change.name}: {_value(facts)}"
 
@@ -348,26 +374,29 @@ def _only_moved(diff: Diff, change: Change, fields: Sequence[str]) -> bool:
 
 def _moved(diff: Diff, changes: Sequence[Change]) -> list[_Line]:
     """Return one line for all entries that moved between the same directories."""
-    groups: dict[_Move, list[Change]] = {}
-    for change in changes:
-        groups.setdefault(_move(change), []).append(change)
-    lines = []
 
     def same(old: str, new: str) -> bool:
         """Tell whether two directories differ in the driver's version at most."""
         versions = diff.a.driver_version or "", diff.b.driver_version or ""
         return old == new or (all(versions) and old.replace(*versions) == new)
 
-    for (source, new_source, target, new_target), group in groups.items():
-        places = []
+    groups: dict[str, list[Change]] = {}
+    for change in changes:
+        source, new_source, target, new_target = _move(change)
+        places: dict[str, list[str]] = {}
         if not same(source, new_source) and source and new_source:
-            places.append(f"{source} → {new_source} on the host")
+            places.setdefault(f"{source} → {new_source}", []).append("on the host")
         if not same(target, new_target):
-            where = "" if group[0].what == "driver file" else " in the container"
-            places.append(f"{target} → {new_target}{where}")
-        names = _names(group)
-        lines.append(_Line("moved", f"{', '.join(places)}: {_counts(group)}: {names}"))
-    return lines
+            places.setdefault(f"{target} → {new_target}", []).append("in the container")
+        if change.what == "driver file":
+            words = ", ".join(places)
+        else:
+            words = ", ".join(f"{place} {' and '.join(where)}" for place, where in places.items())
+        groups.setdefault(words, []).append(change)
+    return [
+        _Line("moved", f"{words}: {_counts(group)}: {_names(group)}")
+        for words, group in groups.items()
+    ]
 
 
 def _short_sentence(change: Change, fields: Sequence[str]) -> str:

@@ -7,7 +7,6 @@ does not show variables, a plan sets none.
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +14,6 @@ from nvgraft_specs import catalogue
 
 #: The driver's version at the end of a library's name.
 _VERSION = re.compile(r"\.so\.(\d{3,4}\.\d+(?:\.\d+)?)$")
-
-_GPU_NODE = re.compile(r"/dev/nvidia\d+")
 
 LIBRARY_PREFIXES = tuple(row.name for row in catalogue.LIBRARIES)
 _BINARIES = frozenset(row.name for row in catalogue.BINARIES)
@@ -91,16 +88,16 @@ class Side:
     #: for a host without a container: the outcome of each container of the documentation
     examples: dict[str, str] | None = None
 
+    @property
+    def nodes_unseen(self) -> bool:
+        """Whether this is a mountinfo without device nodes. The container may have some."""
+        return self.kind == "mountinfo" and not self.nodes
+
 
 def guess_version(targets: list[str]) -> str | None:
     """Return the driver version that is most frequent in the names of libraries, or None."""
     versions = Counter(match[1] for target in targets if (match := _VERSION.search(target)))
     return versions.most_common(1)[0][0] if versions else None
-
-
-def gpu_nodes(paths: Iterable[str]) -> list[str]:
-    """Return the paths that are device nodes of GPUs."""
-    return [path for path in paths if _GPU_NODE.fullmatch(path)]
 
 
 def of_the_driver(path: str) -> bool:

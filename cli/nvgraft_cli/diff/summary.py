@@ -46,10 +46,11 @@ def _outcome(side: Side) -> str | None:
 
 
 def _gpus(side: Side, *, named: bool) -> str | None:
-    if side.gpus is None:
+    if side.gpus is None or side.nodes_unseen:
         return None
     if not side.gpus:
-        return "none"
+        refused = side.decision is not None and side.decision[0] == "refuse"
+        return "none (refused)" if refused else "none"
     if not named:
         return str(len(side.gpus))
     return ", ".join(f"{count} x {model}" for model, count in Counter(side.gpus).items())

@@ -15,7 +15,8 @@ examples:
   nvgraft snapshot --root ./driver-550 -o driver-550.json
 
 What an upgrade would change for a container, before it is installed (`dpkg-deb -x` unpacks a
-package into ./driver-550):
+package into ./driver-550; unpack all packages of the driver that the node has, because what is
+not there is shown as gone):
   nvgraft snapshot -o node17.json
   nvgraft snapshot --root ./driver-550 --gpus node17.json -o node17-550.json
   nvgraft diff node17.json node17-550.json --container ./web
