@@ -686,7 +686,41 @@ def test_gpus_without_a_node_of_their_own_are_counted(
     assert lines_of(capsys.readouterr().out)["GPUs"] == gpus
 
 
+def test_the_gpu_of_a_tegra_board_is_told_without_a_container(capsys: Captured) -> None:
+    """NVML does not name it, but the board is known by its files."""
+    assert main(["diff", "jetson-orin", "eks-t4"]) == 1
+    assert lines_of(capsys.readouterr().out)["GPUs"] == "1 x integrated GPU → 1 x Tesla T4"
+
+
 # ---- the words of the short answer
+
+
+def test_what_comes_with_another_entry_is_counted(tmp_path: Path, capsys: Captured) -> None:
+    """The links of a library, the rule of a node and the directories above a mount are one line.
+    A link whose library is still there is a line of its own, as all are with --all.
+    """
+    document = plan_of(tmp_path, "debian-compat32", "NVIDIA_VISIBLE_DEVICES=all")
+    gone = ("libcuda.so", "/dev/nvidia1", "0000:0f:00.0", "'minor': 1,")
+    fewer = copy.deepcopy(document)
+    fewer["actions"] = [
+        action for action in document["actions"] if not any(name in str(action) for name in gone)
+    ]
+    for name in ("libcuda.so.1", "libnvidia-cfg.so.1"):
+        del fewer["links"][f"{WIDE}/{name}"]
+    for name, side in (("a.json", document), ("b.json", fewer)):
+        (tmp_path / name).write_text(json.dumps(side))
+    sides = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    assert main(["diff", *sides]) == 1
+    assert part(capsys.readouterr().out, "gone") == [
+        f"  - mount {WIDE}/libcuda.so.535.261.03",
+        "  - mount /proc/driver/nvidia/gpus/0000:0f:00.0",
+        "  - device node /dev/nvidia1",
+        "  - device rule c 510:1",
+        f"  - SONAME link {WIDE}/libnvidia-cfg.so.1 -> libnvidia-cfg.so.535.261.03",
+        "  - with them 1 device rule, 1 link, 1 SONAME link, 1 directory (--all)",
+    ]
+    assert main(["diff", "--all", *sides]) == 1
+    assert len(part(capsys.readouterr().out, "2 SONAME links")) == 2
 
 
 def test_a_refusal_tells_the_requirement_that_it_is_about(tmp_path: Path, capsys: Captured) -> None:

@@ -4,8 +4,10 @@ into such.
 
 from collections.abc import Callable, Container, Iterable
 
+from nvgraft.cdi import platform
 from nvgraft.host.components import Inventory, mig_access_path
 from nvgraft.host.gpus import DriverReport, Gpu, MigDevice
+from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.rewritten import GPU_NODE
 
 #: WSL2's node of all GPUs, and what the GPU of a Tegra board is called.
@@ -24,9 +26,13 @@ def gpu_nodes(paths: Iterable[str]) -> list[str]:
     return [path for path in nodes if path not in boards[1:]]
 
 
-def of_host(report: DriverReport) -> list[str]:
-    """Return the name of each GPU of a host."""
-    return [_name(gpu, gpu.mig_devices) for gpu in report.gpus]
+def of_host(host: HostSide) -> list[str]:
+    """Return the name of each GPU of a host. NVML does not name that of most Tegra boards.
+
+    :raises nvgraft.base.errors.Refusal: see :attr:`HostSide.inventory`.
+    """
+    names = _named(host.inventory.report)
+    return names or ([_INTEGRATED] if host.platform == platform.TEGRA else [])
 
 
 def of_container(inventory: Inventory, nodes: Iterable[str], mounts: Container[str]) -> list[str]:
@@ -41,13 +47,17 @@ def of_container(inventory: Inventory, nodes: Iterable[str], mounts: Container[s
     names = []
     for node in gpu_nodes(nodes):
         if node == _ALL_OF_WSL:
-            names += of_host(inventory.report) or [""]
+            names += _named(inventory.report) or [""]
         elif node in gpus:
             gpu = gpus[node]
             names.append(_name(gpu, [mig for mig in gpu.mig_devices if is_given(gpu, mig)]))
         else:
             names.append("" if node.startswith(_OWN_NODE) else _INTEGRATED)
     return names
+
+
+def _named(report: DriverReport) -> list[str]:
+    return [_name(gpu, gpu.mig_devices) for gpu in report.gpus]
 
 
 def _access(

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from nvgraft.base.errors import printable
+from nvgraft_cli.diff import companions
 from nvgraft_cli.diff.compare import KINDS, plural
 from nvgraft_specs.models.diff import Change, Diff
 
@@ -309,9 +310,12 @@ def _is_note(change: Change) -> bool:
 
 
 def _listed(changes: Sequence[Change], most: int) -> list[_Line]:
-    """Return a line for each change, and a count for those of a kind that has too many."""
+    """Return a line for each change, a count for those of a kind that has too many, and one for
+    all that come with another one.
+    """
     groups: dict[str, list[Change]] = {}
-    for change in changes:
+    leading, with_them = companions.split(changes)
+    for change in leading:
         groups.setdefault(change.what, []).append(change)
     lines = []
     for what, group in groups.items():
@@ -320,6 +324,8 @@ def _listed(changes: Sequence[Change], most: int) -> list[_Line]:
         if rest := len(group) - len(shown):
             more = "more " if shown else ""
             lines.append(_Line(group[0].kind, f"{rest} {more}{_noun(what, rest)} (--all)"))
+    if with_them:
+        lines.append(_Line(with_them[0].kind, f"with them {_counts(with_them)} (--all)"))
     return lines
 
 
