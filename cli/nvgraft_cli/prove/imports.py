@@ -8,6 +8,7 @@ import ast
 import posixpath
 import warnings
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from nvgraft.formats.tree import PathError
@@ -87,13 +88,20 @@ class _Reader:
         source, package = self._source(f"{place}/__init__.py"), module
         if source is None:
             source, package = self._source(f"{place}.py"), module.rpartition(".")[0]
-        if source is None:
-            return  # an attribute, a package without a file of its own, or a compiled one
+        if source is None:  # an attribute, a package without a file of its own, or a compiled one
+            if any(map(self._is_there, (f"{place}/__init__.pyc", f"{place}.pyc"))):
+                self.found.complete = False
+            return
         try:
             for statement in _imports(_parsed(source)):
                 yield from _modules(statement, package)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             self.found.complete = False
+
+    def _is_there(self, path: str) -> bool:
+        with suppress(OSError, PathError):
+            return self._tree.lstat(self._tree.resolve(path)) is not None
+        return False
 
     def _source(self, path: str) -> str | None:
         try:

@@ -206,17 +206,20 @@ class ModuleProof:
         missing = next((proof for proof in self.driver if proof.verdict == "no"), None)
         if missing is not None:
             return f"{words}, but {missing.what} does not"
-        broken = sum(proof.verdict == "no" for proof in self.libraries)
+        broken = [proof.what for proof in self.libraries if proof.verdict == "no"]
+        own = len([path for path in broken if path in self.files.libraries])
         if self.extensions:
             words += f": {_counted(len(self.extensions) - len(self.spare), 'extension module')}"
         else:
-            words += f": {_counted(len(self.libraries) - broken, 'shared library')}"
+            words += f": {_counted(len(self.libraries) - len(broken), 'shared library')}"
         if self.spare:
             words += f"; {len(self.spare)} that it does not import itself"
             words += _not_loading(len(self.spare))
-        if broken:
+        if own:
             which = " that it may open" if self.extensions else " that no code opens"
-            words += f"; {_counted(broken, 'library')}{which}{_not_loading(broken)}"
+            words += f"; {_counted(own, 'library')}{which}{_not_loading(own)}"
+        if beside := len(broken) - own:
+            words += f"; {_counted(beside, 'library')} of NVIDIA's wheels{_not_loading(beside)}"
         return words
 
 
