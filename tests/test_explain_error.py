@@ -96,7 +96,7 @@ def test_rows_are_well_formed() -> None:
     """Rows have known keys and values, their groups exist, and commands of nvgraft exist."""
     required = {"id", "stage", "says", "cause", "next"}
     keys = required | {"failure", "fixed_by", "pattern", "cuda", "nvml", "symptom", "otherwise"}
-    keys |= {"hides", "hints", "on", "passing"}
+    keys |= {"hides", "hints", "on", "passing", "unless", "last"}
     shared = DATA["host"]["steps"]
     names = {row["id"] for row in ROWS}
     assert len({row["id"] for row in ROWS}) == len(ROWS)
@@ -118,7 +118,9 @@ def test_rows_are_well_formed() -> None:
         told = [other for other in row.get("otherwise", ()) if not isinstance(other, str)]
         on = {other["on"] for other in told if "on" in other}
         assert all(other.keys() in ({"on", "text"}, {"says", "text"}) for other in told)
-        assert on | {row.get("on", "slurm")} <= set(DATA["tables"]["contexts"])
+        on |= {row.get("on", "slurm"), *row.get("unless", ())}
+        assert on <= set(DATA["tables"]["contexts"])
+        assert row.get("last", False) == (row in DATA["parts"]["error"])
         texts = (row["cause"], *others, *steps)
         groups = re.compile(row["pattern"]).groups if "pattern" in row else 0
         used = [each for text in texts for each in re.findall(r"\{(\d)(?::(\w+))?\}", text)]
@@ -143,6 +145,63 @@ def test_no_two_rows_say_the_same() -> None:
     assert alike == []
     alone = [phrase for row in ROWS if "pattern" not in row for phrase in row["says"]]
     assert [phrase for phrase, times in Counter(alone).items() if times > 1] == []
+
+
+#: What programs call the parts of the stack, and in which words they say that one failed.
+PARTS = [
+    "the CUDA driver",
+    "libcuda.so.1",
+    "NVML",
+    "the NVIDIA driver",
+    "/dev/nvidia-uvm",
+    "nvidia-smi",
+    "MIG device",
+    "NVENC",
+    "Vulkan",
+    "EGL",
+    "OpenCL",
+    "OptiX",
+    "NCCL",
+    "cuBLAS",
+    "nvidia-container-cli",
+    "the runtime nvidia",
+    "DCGM",
+    "NVIDIA device plugin",
+    "nvidia-persistenced",
+    "NVLink",
+]
+FAILED = [
+    "failed to initialize {}",
+    "{} initialization failed",
+    "could not load {}",
+    "{} not found",
+    "cannot open {}",
+    "{} could not be initialized",
+    "{} is not installed",
+    "unable to find {}",
+    "{} is unavailable",
+    "{} returned an error",
+    "failed to start {}",
+    "error while creating {}",
+]
+
+
+def test_a_part_that_failed_is_explained_in_whatever_words() -> None:
+    """Where no row knows the words, the part that failed tells the candidates."""
+    said = [words.format(part) for part in PARTS for words in FAILED]
+    assert [text for text in said if not ids(text)] == []
+
+
+def test_what_knows_a_part_alone_is_told_last() -> None:
+    """Any row that knows the words says more than one that knows a part; of two such the innermost
+    is told.
+    """
+    part = "failed to create NVIDIA device plugin"
+    assert ids(part) == ["cluster-words"]
+    assert ids(f"{part}: {MISMATCH}") == ids(MISMATCH)
+    assert ids(f"{MISMATCH}\n{part}") == ids(MISMATCH)
+    assert ids(f"{part}: NVLink is not supported") == ["fabric-words"]
+    assert ids(f"make: *** {part}\nexited") == []
 
 
 WRAPPINGS = {
@@ -417,13 +476,13 @@ def test_every_refusal_of_the_hook_is_explained() -> None:
 def test_a_number_of_cuda_is_recognised_in_every_spelling(spelling: str) -> None:
     """A number alone tells the error, in the spelling of each program; other numbers tell no more.
 
-    Where the words themselves are those of an error of CUDA, the general row answers.
+    Where the words themselves are those of an error of CUDA, a general row answers.
     """
     for row in ROWS:
         for number in row.get("cuda", ()):
             if number > 0:
                 assert ids(spelling.format(number)) == [row["id"]]
-    assert ids(spelling.format(996)) in ([], ["cuda-other"])
+    assert ids(spelling.format(996)) in ([], ["cuda-other"], ["cuda-words"])
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,19 @@ class _Reading:
     of_gpus: bool = False
     lines: int = 0
 
+    @property
+    def knows_words(self) -> bool:
+        """Whether a row was found that knows more than a part of the stack."""
+        return any(not row.last for row, _ in self.meanings.values())
+
+    @property
+    def found(self) -> list[tuple[KnownError, Meaning]]:
+        """The rows to tell: of those that know only a part of the stack the innermost, if no other
+        row was found.
+        """
+        pairs = list(self.meanings.values())
+        return [pair for pair in pairs if not pair[0].last] or pairs[-1:]
+
 
 @dataclass(frozen=True, slots=True)
 class _Hit:
@@ -207,9 +220,9 @@ class _Text:
 def analyse(text: str) -> Analysis:
     """Analyse a paste. Errors that are not known are not guessed."""
     reading = min(map(_reading, readings(text)), key=_place)
-    if len(text) <= SHORT and not (reading.meanings and QUOTE.search(text)):
+    if len(text) <= SHORT and not (reading.knows_words and QUOTE.search(text)):
         reading = min(reading, _reading(text, marked=False), key=_place)
-    meanings = () if _in_passing(reading) else _ranked(list(reading.meanings.values()))
+    meanings = () if _in_passing(reading) else _ranked(reading.found)
     innermost, speaker = ("", None) if meanings else _innermost(reading.complaint)
     return Analysis(
         tuple(
@@ -238,7 +251,7 @@ def _in_passing(reading: _Reading) -> bool:
     """Return whether the rows that were found are lines after which a program goes on, and the
     paste is about something else: another line says what ended the program, or it is a long log.
     """
-    kinds = {row.passing for row, _ in reading.meanings.values()}
+    kinds = {row.passing for row, _ in reading.found}
     if not kinds or "" in kinds:
         return False
     notes = kinds == {"note"}
@@ -264,7 +277,7 @@ def _place(reading: _Reading) -> tuple[bool, int, int]:
     """Return whether only symptoms were found, the place of the first row, and how many rows:
     causes say more than symptoms, and earlier rows know more.
     """
-    found = [row for row, _ in reading.meanings.values()]
+    found = [row for row, _ in reading.found]
     causes = [row for row in found if not row.symptom]
     places = (row.place for row in causes or found)
     return not causes, min(places, default=len(known().rows)), len(causes or found)
@@ -327,6 +340,13 @@ def _contexts(small: str) -> frozenset[str]:
     return frozenset(name for name, regex in known().contexts.items() if regex.search(small))
 
 
+def _line(text: _Text, hit: _Hit) -> str:
+    """Return the lines that a hit is in, in small letters."""
+    start = text.block.rfind("\n", 0, hit.start) + 1
+    end = text.block.find("\n", hit.end)
+    return text.small[start : end if end >= 0 else None]
+
+
 def _hits(
     whole: _Text, contexts: Callable[[], frozenset[str]]
 ) -> Iterator[tuple[KnownError, _Hit]]:
@@ -347,6 +367,8 @@ def _hits(
         ):
             continue
         if row.on and row.on not in contexts():
+            continue
+        if row.unless and not row.unless.isdisjoint(_contexts(_line(whole, hit))):
             continue
         spans.append((hit.start, hit.end, row.id))
         yield row, hit

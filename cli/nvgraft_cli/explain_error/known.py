@@ -75,6 +75,8 @@ class KnownError:
     hides: tuple[str, ...]
     hints: bool
     on: str
+    unless: frozenset[str]
+    last: bool
     cause: str
     otherwise: tuple[Other, ...]
     next: tuple[str, ...]
@@ -400,6 +402,8 @@ def _row(
         hides=tuple(row.get("hides", ())),
         hints=row.get("hints", False),
         on=row.get("on", ""),
+        unless=frozenset(row.get("unless", ())),
+        last=row.get("last", False),
         cause=_bare(row["cause"]),
         otherwise=tuple(_otherwise(row.get("otherwise", ()), surroundings)),
         next=tuple(

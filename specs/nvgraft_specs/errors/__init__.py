@@ -25,6 +25,9 @@ Keys of an ``[[error]]``:
   goes on without a GPU. Such a row is left out where another line says what ended the program
   (``ends`` in words.toml), and a note also in a long log and beside any other complaint.
 - ``on``: the context (tables.toml) that the paste has to name for this row.
+- ``unless``: contexts that the line must not name in which this row is found.
+- ``last``: true where the row knows only the part of the stack that failed (parts.toml): it is told
+  where no other row was found.
 - ``hints``: true where the pattern also reads what nvgraft adds to its own errors behind `` | ``.
   Other rows do not see it.
 - ``hides``: rows that say less of the same error, and are left out where this one is found.
@@ -41,7 +44,7 @@ Keys of an ``[[error]]``:
 
 FILES = (
     *("toolkit", "engine", "kubernetes", "cuda", "driver", "host"),
-    *("frameworks", "inside", "general", "layers", "words", "languages", "tables"),
+    *("frameworks", "inside", "general", "parts", "layers", "words", "languages", "tables"),
 )
 
 #: Who can fix an error, by the value of ``fixed_by``.
