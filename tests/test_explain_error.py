@@ -120,7 +120,9 @@ def test_rows_are_well_formed() -> None:
         assert all(other.keys() in ({"on", "text"}, {"says", "text"}) for other in told)
         on |= {row.get("on", "slurm"), *row.get("unless", ())}
         assert on <= set(DATA["tables"]["contexts"])
-        assert row.get("last", False) == (row in DATA["parts"]["error"])
+        last = row in DATA["parts"]["error"]
+        assert row.get("last", False) == last
+        assert not (last and "failure" in row), "which failure it is, its words do not tell"
         texts = (row["cause"], *others, *steps)
         groups = re.compile(row["pattern"]).groups if "pattern" in row else 0
         used = [each for text in texts for each in re.findall(r"\{(\d)(?::(\w+))?\}", text)]
