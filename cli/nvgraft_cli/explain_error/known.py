@@ -16,8 +16,10 @@ _WORD = re.compile(r"[a-z]+")
 _PIECE = re.compile(r"\{([a-z_]+)\}")
 #: Characters of distinct words for which one expression for all words is worth being compiled.
 _MANY = 1 << 12
-#: A quotation mark: a paste with one has not lost them.
-QUOTE = re.compile("[\"'`]")
+#: A quotation mark: a paste with one has not lost them. Markdown makes backticks of them.
+QUOTE = re.compile("[\"']")
+#: Any quotation mark, in the characters that a pattern excludes.
+_ANY_QUOTE = re.compile("[\"'`]")
 #: Marks that get lost on the way through chat programs and web pages: Markdown takes an underscore
 #: for the begin or the end of italics.
 _MARKS = str.maketrans("", "", "\"'`[]_")
@@ -352,7 +354,7 @@ def _bare_token(token: re.Match[str]) -> str:
         return r"\\*"
     if token["either"]:
         return f"{token[0]}?"
-    return rf"[^\s{token['but']}" if QUOTE.search(token["but"] or "") else token[0]
+    return rf"[^\s{token['but']}" if _ANY_QUOTE.search(token["but"] or "") else token[0]
 
 
 def _phrases(says: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
