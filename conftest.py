@@ -160,6 +160,9 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "driver-packages": lambda: (
         "" if (DRIVER_PACKAGES / "trixie").exists() else f"no {DRIVER_PACKAGES} here (./dev test)"
     ),
+    "old-driver-packages": lambda: (
+        "" if (DRIVER_PACKAGES / "tesla").exists() else f"no {DRIVER_PACKAGES}/tesla (./dev test)"
+    ),
     "cuda-packages": lambda: (
         "" if (CUDA_PACKAGES / "python").exists() else f"no {CUDA_PACKAGES} here (./dev test)"
     ),

@@ -24,7 +24,7 @@ from nvgraft_cli.case.processor import read_isa_level
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import shared_object
-from nvgraft_cli.snapshot.package import open_package
+from nvgraft_cli.snapshot.package import open_package, unsupported
 from nvgraft_cli.snapshot.recording import record
 from nvgraft_specs import gallery
 from nvgraft_specs.models.host import parse_host
@@ -536,16 +536,273 @@ def test_a_document_that_windows_has_written_again_is_named(
     )
 
 
+def library(place: Path, name: str, machine: str = "EM_X86_64") -> None:
+    """Create one library of the driver, with the SONAME of its file name."""
+    place.mkdir(parents=True, exist_ok=True)
+    bits = 32 if machine in {"EM_386", "EM_ARM"} else 64
+    soname = f"{name.partition('.so.')[0]}.so.1"
+    (place / name).write_bytes(shared_object(bits, machine, soname, [], None))
+
+
+def driver(root: Path, machine: str = "EM_X86_64", version: str = "550.163.01") -> Path:
+    """Create a driver of two libraries, and return their directory."""
+    triplet = {"EM_386": "i386", "EM_AARCH64": "aarch64"}.get(machine, "x86_64")
+    place = root / f"usr/lib/{triplet}-linux-gnu/nvidia/current"
+    for name in ("libcuda", "libnvidia-ml"):
+        library(place, f"{name}.so.{version}", machine)
+    return place
+
+
+def refused(root: Path) -> str:
+    """Return the error about a directory, and check that it is one line."""
+    with pytest.raises(InputError) as raised:
+        open_package(str(root), "/", None)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
 def test_no_driver_or_two_are_input_errors(tmp_path: Path) -> None:
-    """A directory without a driver, or with two versions, is refused with what it has."""
-    with pytest.raises(InputError, match=r"has no driver"):
-        open_package(str(tmp_path), "/", None)
-    with pytest.raises(InputError, match=r"none: no such file or directory: --root must name"):
-        open_package(str(tmp_path / "none"), "/", None)
-    unpack(tmp_path, "runfile-a10x2")
-    (tmp_path / "usr/lib/libcuda.so.999.1").touch()
-    with pytest.raises(InputError, match=r"has the driver versions .*, 999\.1: name a directory"):
-        open_package(str(tmp_path), "/", None)
+    """A directory without a driver, or with two versions, is refused with what it has, and where."""
+    assert "has no driver: " in refused(tmp_path)
+    assert "none: no such file or directory: --root must name" in refused(tmp_path / "none")
+    driver(tmp_path)
+    library(tmp_path / "usr/lib64", "libcuda.so.999.1")
+    assert (
+        "has the driver versions 550.163.01 (in /usr/lib/x86_64-linux-gnu/nvidia/current),"
+        " 999.1 (in /usr/lib64): name a directory with the files of exactly one driver version"
+    ) in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("libcuda1_550.163.01-2_amd64.deb", "dpkg-deb -x"),
+        ("nvidia-driver-cuda-libs-550.163.01-1.x86_64.rpm", "rpm2cpio"),
+        ("NVIDIA-Linux-x86_64-550.163.01.run", "--extract-only"),
+    ],
+)
+def test_a_package_that_is_not_unpacked_is_named(name: str, command: str, tmp_path: Path) -> None:
+    """A package in place of a directory, or in it, is named with the command that unpacks it."""
+    (tmp_path / name).touch()
+    assert f"{name}: not a directory: unpack it (" in refused(tmp_path / name)
+    for error in (refused(tmp_path / name), refused(tmp_path)):
+        assert name in error
+        assert command in error
+
+
+def test_packages_in_directories_of_their_own_are_named(tmp_path: Path) -> None:
+    """Packages that were unpacked into a directory each have no driver together."""
+    driver(tmp_path / "libcuda1")
+    assert (
+        "has no driver: its directory libcuda1 has driver 550.163.01"
+        f" | name {tmp_path}/libcuda1, or unpack all packages into one directory"
+    ) in refused(tmp_path)
+
+
+def test_files_of_a_driver_without_its_main_libraries_are_no_driver(tmp_path: Path) -> None:
+    """Programs, firmware and modules do not say which driver it is: the error names what does."""
+    (tmp_path / "usr/lib/nvidia/current").mkdir(parents=True)
+    (tmp_path / "usr/lib/nvidia/current/nvidia-smi").touch()
+    library(tmp_path / "usr/lib/x86_64-linux-gnu", "libnvcuvid.so.550.163.01")
+    assert (
+        "has no driver: neither libcuda.so.VERSION nor libnvidia-ml.so.VERSION is in its library"
+        " directories | unpack the packages with the driver's libraries into it too"
+    ) in refused(tmp_path)
+
+
+def test_a_driver_has_one_architecture(tmp_path: Path) -> None:
+    """Packages of two architectures are two drivers, although their version is one."""
+    driver(tmp_path)
+    driver(tmp_path, "EM_AARCH64")
+    assert (
+        "has libraries for aarch64 and x86_64: name a directory with the packages of one"
+        " architecture"
+    ) in refused(tmp_path)
+
+
+@pytest.mark.parametrize("machine", ["EM_386", "EM_ARM"])
+def test_libraries_for_32_bit_programs_alone_are_no_driver(machine: str, tmp_path: Path) -> None:
+    """A document of them had no library that a program can load, and no word about it."""
+    driver(tmp_path, machine)
+    assert "driver 550.163.01: has only 32-bit libraries | unpack the packages with the" in refused(
+        tmp_path
+    )
+
+
+def test_a_driver_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """Files with the names of libraries, none of which is one, are no driver."""
+    place = driver(tmp_path)
+    (place / "libcuda.so.550.163.01").write_bytes(b"")
+    (place / "libnvidia-ml.so.550.163.01").write_bytes(b"version https://git-lfs.github.com/spec")
+    assert "driver 550.163.01: none of its libraries can be read (" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("libnvidia-ml.so", "no container gets a GPU on a host without it"),
+        ("libcuda.so", "no container can use CUDA on a host without it"),
+    ],
+)
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_driver_without_a_main_library_is_written_with_a_warning(
+    name: str, words: str, damaged: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """Only some of the driver's packages, or a damaged library, are recorded as they are: a line
+    on stderr says what is missing and what follows.
+    """
+    place = driver(tmp_path / "driver")
+    if damaged:
+        file = place / f"{name}.550.163.01"
+        file.write_bytes(file.read_bytes()[:100])
+    else:
+        (place / f"{name}.550.163.01").unlink()
+    words_of_command = ["--root", str(tmp_path / "driver"), "--gpus", "debian-a100x8"]
+    assert main(["snapshot", *words_of_command, "-o", str(tmp_path / "new.json")]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"nvgraft snapshot: {tmp_path}/driver: ")
+    assert words in line
+    missing = f"{name}.550.163.01 is left out: it is cut short; " if damaged else f"{name}.1 is not"
+    assert missing in line
+
+
+def test_each_library_that_cannot_be_read_is_named(tmp_path: Path, capsys: Captured) -> None:
+    """What ldconfig would leave out is not left out in silence."""
+    place = driver(tmp_path / "driver")
+    (place / "libnvidia-encode.so.550.163.01").symlink_to("/nix/store/libnvidia-encode.so")
+    os.mkfifo(place / "libnvidia-ngx.so.550.163.01")
+    library(place, "libnvcuvid.so.550.163.01", "EM_RISCV")
+    words = ["--root", str(tmp_path / "driver"), "--gpus", "debian-a100x8"]
+    assert main(["snapshot", *words, "-o", str(tmp_path / "new.json")]) == 0
+    start = f"nvgraft snapshot: {tmp_path}/driver: /usr/lib/x86_64-linux-gnu/nvidia/current"
+    assert capsys.readouterr().err.splitlines() == [
+        f"{start}/{name}.so.550.163.01 is left out: {fault} | unpack its package again"
+        for name, fault in (
+            ("libnvcuvid", "it is for another machine (EM_243)"),
+            ("libnvidia-encode", "no such file or directory"),
+            ("libnvidia-ngx", "not a regular file"),
+        )
+    ]
+
+
+@pytest.mark.parametrize("other", ["", "libnvidia-ml.so.1"])
+def test_doctor_tells_a_driver_without_nvml_from_no_driver(
+    other: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """Where libcuda.so.1 is installed there is a driver: the package of libnvidia-ml.so.1 is
+    missing, also beside one for 32-bit programs.
+    """
+    new = tmp_path / "new.json"
+    (driver(tmp_path / "driver") / "libnvidia-ml.so.550.163.01").unlink()
+    if other:
+        library(tmp_path / "driver/usr/lib/i386-linux-gnu", "libnvidia-ml.so.550.163.01", "EM_386")
+    assert main(["snapshot", "--root", str(tmp_path / "driver"), "-o", str(new)]) == 0
+    capsys.readouterr()
+    assert main(["doctor", "--host", str(new)]) == 1
+    out = capsys.readouterr().out
+    assert "error: nvml-library-missing: " in out
+    assert "the driver is installed without its management library" in out
+    assert "Debian: libnvidia-ml1" in out
+
+
+def test_libraries_that_are_links_are_found(tmp_path: Path) -> None:
+    """ldconfig follows links to the files of libraries, and so does a snapshot, inside of the
+    directory; a link out of it leads to no library.
+    """
+    store = driver(tmp_path / "store").rename(tmp_path / "store/files")
+    place = tmp_path / "usr/lib64"
+    place.mkdir(parents=True)
+    (place / "libcuda.so.550.163.01").symlink_to("/store/files/libcuda.so.550.163.01")
+    outside = tmp_path.with_name("outside")
+    library(outside, "libnvidia-encode.so.550.163.01")
+    (place / "libnvidia-encode.so.550.163.01").symlink_to(
+        f"../../../{outside.name}/libnvidia-encode.so.550.163.01"
+    )
+    (place / "libnvidia-ml.so.550.163.01").symlink_to(
+        "../../store/files/libnvidia-ml.so.550.163.01"
+    )
+    files = read_inventory(open_package(str(tmp_path), "/", None), OFFLINE_PATH).files
+    assert [item.path for item in files.libraries] == [
+        "/" + str((store / name).relative_to(tmp_path))
+        for name in ("libnvidia-ml.so.550.163.01", "libcuda.so.550.163.01")
+    ]
+
+
+def test_a_link_of_the_alternatives_may_lead_nowhere(tmp_path: Path) -> None:
+    """A copy of /usr has Debian's links, and not the links in /etc that they lead to."""
+    root = debian(tmp_path)
+    (root / "usr/bin/nvidia-smi").symlink_to("/etc/alternatives/nvidia--nvidia-smi")
+    files = read_inventory(open_package(str(root), "/", None), OFFLINE_PATH).files
+    assert "/usr/lib/nvidia/current/nvidia-smi" in {program.path for program in files.binaries}
+
+
+@pytest.mark.parametrize("beside", ["", "nvidia", "nvidia/550.163.01"])
+def test_firmware_of_two_places_is_one(beside: str, tmp_path: Path) -> None:
+    """Packages of one release have firmware in /lib and in /usr/lib: after the installation on a
+    merged /usr the driver's is in both.
+    """
+    root = debian(tmp_path)
+    (root / "lib/firmware" / beside).mkdir(parents=True)
+    files = read_inventory(open_package(str(root), "/", None), OFFLINE_PATH).files
+    assert "/lib/firmware/nvidia/560.35.03/gsp_ga10x.bin" in {
+        image.target for image in files.firmware
+    }
+
+
+def test_a_name_that_no_document_can_have_is_an_input_error(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """JSON has no names that are not UTF-8: one line says which file it is."""
+    place = driver(tmp_path / "driver")
+    os.rename(place, os.fsencode(tmp_path / "driver/usr/lib") + b"/\xff")
+    out = tmp_path / "new.json"
+    assert main(["snapshot", "--root", str(tmp_path / "driver"), "-o", str(out)]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("nvgraft snapshot: '/usr/lib/\\udcff")
+    assert "is not UTF-8" in last
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("version", "gpus", "words"),
+    [
+        ("418.226.00", "debian-a100x8", "compute capability 8.0), which needs branch 450 or newer"),
+        ("550.163.01", "gb200-580", "compute capability 10.0), which needs branch 570 or newer"),
+        ("450.248.02", "debian-a100x8", ""),
+        ("615.71.09", "debian-a100x8", ""),
+    ],
+)
+def test_a_driver_is_not_given_gpus_that_it_does_not_support(
+    version: str, gpus: str, words: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """A document with GPUs that its driver does not drive would say that containers get them."""
+    machine = "EM_AARCH64" if gpus == "gb200-580" else "EM_X86_64"
+    driver(tmp_path / "driver", machine, version)
+    out = tmp_path / "new.json"
+    arguments = ["--root", str(tmp_path / "driver"), "--gpus", gpus, "-o", str(out)]
+    assert main(["snapshot", *arguments]) == (2 if words else 0)
+    assert words in capsys.readouterr().err
+    assert out.exists() == (not words)
+
+
+@pytest.mark.parametrize(
+    ("version", "capability", "fits"),
+    [
+        ("580.95.05", "7.0", True),
+        ("590.44.01", "7.0", False),
+        ("590.44.01", "7.5", True),
+        ("470.256.02", "3.5", True),
+        ("535.309.01", "3.7", False),
+        ("390.157", "2.1", True),
+        ("418.226.00", "2.1", False),
+        ("340.108", "unknown", True),
+    ],
+)
+def test_the_last_branch_of_old_gpus_is_known(version: str, capability: str, fits: bool) -> None:
+    """Newer branches do not drive GPUs of generations that NVIDIA has given up."""
+    gpu = Gpu(0, "GPU-0", "00000000:1b:00.0", 14, capability, "unsupported", "NVIDIA Old")
+    fault = unsupported(DriverReport(version, "", (gpu,)))
+    assert (fault == "") == fits
 
 
 @pytest.mark.parametrize(("branch", "fix"), [(999, "upgrade nvgraft"), (304, "name another")])

@@ -69,5 +69,27 @@ MINIMUM_DRIVERS = {
     "13": "580",
 }
 
+#: Compute capability -> the first branch that drives such GPUs: that of the first CUDA that knows
+#: the capability, in the release notes of the CUDA toolkits. What is missing here, branch 340 and
+#: newer drive, or it is not known.
+FIRST_BRANCHES = {
+    "6.0": 367,
+    "6.1": 367,
+    "7.0": 384,
+    "7.5": 410,
+    "8.0": 450,
+    "8.6": 455,
+    "8.9": 520,
+    "9.0": 520,
+    "10.0": 570,
+    "12.0": 570,
+    "10.3": 575,
+    "12.1": 575,
+}
+
+#: Compute capability, or its first number -> the last branch that drives such GPUs, from NVIDIA's
+#: announcements of the legacy drivers. A capability counts before its first number.
+LAST_BRANCHES = {"1": 340, "2": 390, "3": 470, "5": 580, "6": 580, "7.0": 580}
+
 #: The first CUDA with minor-version compatibility.
 FIRST_COMPATIBLE = 11

@@ -3,6 +3,7 @@
 The docstring of each check names the threads that reported the failure.
 """
 
+import os
 import posixpath
 import re
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from nvgraft.base.jsontext import JsonError
 from nvgraft.cdi import platform
 from nvgraft.cdi.edits import CdiSpec
 from nvgraft.cdi.reader import SpecificationError
+from nvgraft.formats.ldcache import ARCHITECTURES
 from nvgraft.formats.tree import PathError
 from nvgraft.host.ldconfig import USUAL_PROGRAMS
 from nvgraft.host.snapshot import FactsNotRecorded
@@ -115,9 +117,15 @@ def nvml_library_missing(patient: Patient) -> Iterator[Diagnosis]:
     Reported in NVIDIA/libnvidia-container#231; NVIDIA/nvidia-container-toolkit#154, #231;
     NixOS/nixpkgs#83713.
     """
+    has_cuda = False
     try:
-        if any(entry.soname == "libnvidia-ml.so.1" for entry in patient.entries):
+        recorded = patient.host.document is not None
+        machine = patient.host.facts.machine if recorded else os.uname().machine
+        wide = ARCHITECTURES.get(machine, ARCHITECTURES["x86_64"])[0]
+        sonames = {entry.soname for entry in patient.entries if entry.architecture == wide}
+        if "libnvidia-ml.so.1" in sonames:
             return
+        has_cuda = "libcuda.so.1" in sonames
         missing = "libnvidia-ml.so.1 is not in the host's loader cache"
     except NotChecked as error:
         if patient.driver_answers:
@@ -139,8 +147,17 @@ def nvml_library_missing(patient: Patient) -> Iterator[Diagnosis]:
             )
             return
     place = "on the host" if patient.host.document is None else "in the snapshot"
+    seen = f"{missing}, and {place} it is in no other directory where drivers are usually kept"
+    if has_cuda:
+        yield Diagnosis(
+            seen,
+            "the driver is installed without its management library: libcuda.so.1 is there",
+            "install the package of the same version that has libnvidia-ml.so.1 (Debian:"
+            " libnvidia-ml1)",
+        )
+        return
     yield Diagnosis(
-        f"{missing}, and {place} it is in no other directory where drivers are usually kept",
+        seen,
         "no NVIDIA driver is installed on this host (or below this driver root)",
         "install the driver, or set root under [nvidia-container-cli] in config.toml to the "
         "directory that holds it",

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from typing import Any
 
 from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.arguments import add_config, add_node, add_output, source
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     from nvgraft.host.snapshot import OFFLINE_PATH
     from nvgraft_cli.case.hosts import open_host, read_configuration
     from nvgraft_cli.case.processor import read_isa_level
-    from nvgraft_cli.snapshot.package import open_package
+    from nvgraft_cli.snapshot.package import open_package, unsupported
     from nvgraft_cli.snapshot.recording import ANONYMOUS, record
     from nvgraft_specs.models.host import parse_host
 
@@ -106,12 +107,17 @@ def run(args: argparse.Namespace) -> int:
                 f"--gpus {args.gpus}: this document has no GPUs itself | name the document of a"
                 " host that has the GPUs"
             )
-        host = open_package(args.root, args.installed_at, None if gpus is None else gpus.facts)
+        facts_of_gpus = None if gpus is None else gpus.facts
+        host = open_package(args.root, args.installed_at, facts_of_gpus, _warn)
         if gpus is not None and gpus.facts.machine != host.machine:
             raise InputError(
                 f"--gpus {args.gpus}: this host is {gpus.facts.machine}, and the driver in"
                 f" {args.root} is for {host.machine} | unpack the packages for"
                 f" {gpus.facts.machine}, or name a host of that architecture"
+            )
+        if fault := unsupported(host.report):
+            raise InputError(
+                f"--gpus {args.gpus}: {fault} | unpack another driver, or leave --gpus out"
             )
         facts = None if gpus is None else recorded_facts(gpus.document or {})
         level = None if gpus is None else gpus.isa_level
@@ -130,7 +136,27 @@ def run(args: argparse.Namespace) -> int:
     if args.root is not None and args.gpus is None:
         document["without_gpus"] = True
         print(_WITHOUT_GPUS, file=sys.stderr)
+    _check_names(document["files"])
     text = json.dumps(document, indent=1) + "\n"
     parse_host(text.encode(), "the snapshot")  # what is written can be read
     sys.stdout.write(text)
     return 0
+
+
+def _warn(line: str) -> None:
+    print(f"nvgraft snapshot: {line}", file=sys.stderr)
+
+
+def _check_names(files: dict[str, dict[str, Any]]) -> None:
+    """Check that a document can have the paths of its files, and the texts of their links.
+
+    :raises InputError: one is not UTF-8.
+    """
+    for path, entry in files.items():
+        try:
+            (path + entry.get("target", "")).encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{path!a}: its name or the text of its link is not UTF-8, which a document cannot"
+                " have | rename it"
+            ) from error

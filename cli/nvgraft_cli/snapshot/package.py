@@ -8,8 +8,10 @@ that has the GPUs.
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cmp_to_key
+from itertools import islice
+from typing import NamedTuple
 
 from nvgraft.container.target import DEBIAN_DIRECTORIES
 from nvgraft.formats.ldcache import ARCHITECTURES, SIZE_LIMIT, compare_names
@@ -22,10 +24,24 @@ from nvgraft_cli.case.layered_tree import LayeredTree
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.snapshot.runfile import RunfileTree, is_runfile
 from nvgraft_specs import catalogue
-from nvgraft_specs.cuda_versions import CUDA_VERSIONS
+from nvgraft_specs.cuda_versions import CUDA_VERSIONS, FIRST_BRANCHES, LAST_BRANCHES
 
-#: Libraries whose file names end in the driver's version. Every driver has one of them.
-_VERSIONED = ("libcuda.so.", "libnvidia-ml.so.")
+#: Libraries whose file names end in the driver's version, and what a host without them lacks.
+#: Every driver has one of them.
+_VERSIONED = {
+    "libcuda.so.": "no container can use CUDA on a host without it",
+    "libnvidia-ml.so.": "no container gets a GPU on a host without it",
+}
+
+#: What people have before they unpack it -> the command that unpacks it.
+_UNPACKED_BY = {
+    ".deb": "dpkg-deb -x FILE DIR",
+    ".rpm": "rpm2cpio FILE | cpio -id",
+    ".run": "sh FILE --extract-only",
+}
+
+#: Directories that are looked at for packages that were unpacked into one each.
+_MOST_PACKAGES = 64
 
 #: Where packages install libraries, and how deep below (Debian:
 #: /usr/lib/x86_64-linux-gnu/nvidia/current).
@@ -81,7 +97,7 @@ class PackageTree(LayeredTree):
         self._old_version = "" if gpus is None else gpus.report.driver_version
         self._links: dict[str, str] = {}
         self._names: dict[str, set[str]] = {}
-        for path, target in (*_merged_directories(below), *_alternatives(below)):
+        for path, target in (*_merged_directories(below, version), *_alternatives(below)):
             self._links[path] = target
             while path != "/":
                 parent, _, name = path.rpartition("/")
@@ -126,15 +142,23 @@ def _is_below(path: str, directories: tuple[str, ...]) -> bool:
     return any(path == place or path.startswith(f"{place}/") for place in directories)
 
 
-def _merged_directories(tree: Tree) -> Iterator[tuple[str, str]]:
-    """Yield the links of a merged /usr that packages do not contain."""
+def _merged_directories(tree: Tree, version: str) -> Iterator[tuple[str, str]]:
+    """Yield the links of a merged /usr that packages do not contain, and links to firmware that is
+    in /usr/lib beside other firmware in /lib.
+    """
     for name in ("bin", "lib", "lib32", "lib64", "sbin"):
         if tree.lstat(f"/{name}") is None and tree.lstat(f"/usr/{name}") is not None:
             yield f"/{name}", f"usr/{name}"
-    firmware = "/lib/firmware"
-    node = tree.lstat("/lib")
-    if node is not None and node.type == "dir" and tree.lstat(firmware) is None:
-        yield firmware, f"/usr{firmware}"
+    path = "/lib"
+    for name in ("firmware", "nvidia", version):
+        node = tree.lstat(path)
+        if node is None or node.type != "dir":
+            return
+        path = f"{path}/{name}"
+        if tree.lstat(path) is None or (name == version and not tree.listdir(path)):
+            if tree.lstat(f"/usr{path}") is not None:
+                yield path, f"/usr{path}"
+            return
 
 
 def _alternatives(tree: Tree) -> Iterator[tuple[str, str]]:
@@ -143,7 +167,7 @@ def _alternatives(tree: Tree) -> Iterator[tuple[str, str]]:
     if drivers is None or drivers.type != "dir":
         return
     for row in catalogue.BINARIES:
-        if any(tree.lstat(f"{place}/{row.name}") for place in _PROGRAMS):
+        if any(tree.is_there(f"{place}/{row.name}") for place in _PROGRAMS):
             continue
         for driver in sorted(tree.listdir(_DEBIAN_PROGRAMS)):
             program = f"{_DEBIAN_PROGRAMS}/{driver}/{row.name}"
@@ -154,44 +178,58 @@ def _alternatives(tree: Tree) -> Iterator[tuple[str, str]]:
                 break
 
 
-def open_package(directory: str, installed_at: str, gpus: Host | None) -> Host:
+def _ignore(_: str) -> None:
+    """Take a warning that nobody wants to have."""
+
+
+def open_package(
+    directory: str, installed_at: str, gpus: Host | None, warn: Callable[[str], None] = _ignore
+) -> Host:
     """Return the host that results when the driver below ``directory`` is installed.
 
     :param installed_at: the driver root at which it will be installed.
     :param gpus: the host that has the GPUs, device nodes and /proc entries; None for none.
+    :param warn: is called with a line about what this driver lacks.
     :raises InputError: ``directory`` has no driver, or more than one.
     """
     try:
         files: Tree = open_tree_at(directory, directory.rstrip("/"), Bounds())
     except OSError as error:
         cause = (error.strerror or str(error)).lower()
-        raise InputError(
-            f"{directory}: {cause}: --root must name a directory with the files of a driver"
-        ) from error
+        fix = "--root must name a directory with the files of a driver"
+        if isinstance(error, NotADirectoryError) and (command := _unpacking(directory)):
+            fix = f"unpack it ({command}), and name the directory with its files"
+        raise InputError(f"{directory}: {cause}: {fix}") from error
     try:
         if is_runfile(files):
             files = RunfileTree(files, lambda machine: _library_directories(machine, gpus))
         versions = _versions(files)
+        if not versions:
+            raise InputError(f"{directory}: has no driver: {_other_files(files, directory)}")
     except OutOfBounds as error:
         raise InputError(
             f"{error.text}: --root must name a directory with the files of a driver"
         ) from error
     if len(versions) != 1:
-        versions_text = ", ".join(sorted(versions))
-        cause = f"has the driver versions {versions_text}" if versions else "has no driver"
+        found = [f"{version} (in {min(places)})" for version, places in sorted(versions.items())]
         raise InputError(
-            f"{directory}: {cause}: name a directory with the files of exactly one driver version"
+            f"{directory}: has the driver versions {', '.join(found)}: name a directory with the"
+            " files of exactly one driver version"
         )
     version, directories = versions.popitem()
-    entries, machine = _entries(files, directories)
     branch = int(version.partition(".")[0])
     if branch not in CUDA_VERSIONS:
         fix = "upgrade nvgraft" if branch > max(CUDA_VERSIONS) else "name another driver"
         cause = f"the CUDA version of branch {branch} is not known"
         raise InputError(f"{directory}: driver {version}: {cause}: {fix}")
+    libraries = _scan(files, directories, version)
+    machine = _machine(directory, version, libraries)
     report = DriverReport(
         version, CUDA_VERSIONS[branch], gpus.report.gpus if gpus is not None else ()
     )
+    entries = _entries(files, libraries.entries)
+    for line in _lacking(entries, machine, version, libraries.faults):
+        warn(f"{directory}: {line}")
     majors = gpus.majors if gpus is not None else {}
     tree = PackageTree(files, version, gpus)
     return Host(
@@ -203,6 +241,105 @@ def open_package(directory: str, installed_at: str, gpus: Host | None) -> Host:
         majors=majors,
         machine=machine,
     )
+
+
+def unsupported(report: DriverReport) -> str:
+    """Return why the driver does not drive one of the GPUs that a report has, or "" if it drives
+    all of them, as far as that is known.
+    """
+    branch = int(report.driver_version.partition(".")[0])
+    for gpu in report.gpus:
+        first = FIRST_BRANCHES.get(gpu.arch, 0)
+        last = LAST_BRANCHES.get(gpu.arch.partition(".")[0], branch)
+        last = LAST_BRANCHES.get(gpu.arch, last)
+        if first <= branch <= last:
+            continue
+        needed = f"{first} or newer" if branch < first else f"{last} or older"
+        return (
+            f"driver {report.driver_version} does not support {gpu.model} (compute capability"
+            f" {gpu.arch}), which needs branch {needed}"
+        )
+    return ""
+
+
+def _unpacking(name: str) -> str:
+    """Return the command that unpacks a package, by the end of its name; "" if it is none."""
+    return _UNPACKED_BY.get(os.path.splitext(name)[1], "")
+
+
+def _other_files(tree: Tree, directory: str) -> str:
+    """Return what a directory without a driver has in place of one, and what to do."""
+    for name in tree.listdir("/"):
+        if command := _unpacking(name):
+            return f"{name} is not unpacked | unpack it ({command})"
+    names = (name for name in tree.listdir("/") if _type(tree, f"/{name}") == "dir")
+    for name in islice(names, _MOST_PACKAGES):
+        place = f"{directory.rstrip('/')}/{name}"
+        below = open_tree_at(place, place, tree.bounds)
+        try:
+            versions = _versions(below)
+        finally:
+            below.close()
+        if versions:
+            return (
+                f"its directory {name} has driver {min(versions)} | name {place}, or unpack all"
+                " packages into one directory"
+            )
+    names_of_libraries = " nor ".join(f"{name}VERSION" for name in _VERSIONED)
+    return (
+        f"neither {names_of_libraries} is in its library directories | unpack the packages with the"
+        " driver's libraries into it too"
+    )
+
+
+def _type(tree: Tree, path: str) -> str:
+    node = tree.lstat(path)
+    return "" if node is None else node.type
+
+
+def _machine(directory: str, version: str, libraries: "_Scan") -> str:
+    """Return the machine of a driver's libraries.
+
+    :raises InputError: they are for none, or for several.
+    """
+    if len(libraries.machines) == 1:
+        return next(iter(libraries.machines))
+    if libraries.machines:
+        raise InputError(
+            f"{directory}: has libraries for {' and '.join(sorted(libraries.machines))}: name a"
+            " directory with the packages of one architecture"
+        )
+    start = f"{directory}: driver {version}"
+    if libraries.entries:
+        raise InputError(
+            f"{start}: has only 32-bit libraries | unpack the packages with the 64-bit libraries"
+            " into it too"
+        )
+    path, fault = next(iter(libraries.faults.items()))
+    raise InputError(
+        f"{start}: none of its libraries can be read ({path}: {fault}) | unpack its packages again"
+    )
+
+
+def _lacking(
+    entries: list[CacheEntry], machine: str, version: str, faults: dict[str, str]
+) -> Iterator[str]:
+    """Yield a line for each library that cannot be read, and for each main one that a driver
+    lacks.
+    """
+    wide, _ = ARCHITECTURES[machine]
+    have = {entry.soname for entry in entries if entry.architecture == wide}
+    without = {
+        f"/{prefix}{version}": (f"{prefix}1", consequence)
+        for prefix, consequence in _VERSIONED.items()
+        if f"{prefix}1" not in have
+    }
+    for path, fault in faults.items():
+        _, consequence = without.pop(path[path.rfind("/") :], ("", ""))
+        words = f"; {consequence}" if consequence else ""
+        yield f"{path} is left out: {fault}{words} | unpack its package again"
+    for soname, consequence in without.values():
+        yield f"{soname} is not in these files; {consequence} | unpack its package there too"
 
 
 def _library_directories(machine: str, gpus: Host | None) -> tuple[str, str]:
@@ -251,50 +388,74 @@ def _versions(tree: Tree) -> dict[str, set[str]]:
     return versions
 
 
-def _entries(tree: Tree, directories: set[str]) -> tuple[list[CacheEntry], str]:
-    """Return the tree's loader cache, or the one that ldconfig would write, and the libraries'
-    machine.
+def _entries(tree: Tree, found: list[CacheEntry]) -> list[CacheEntry]:
+    """Return the tree's loader cache, or the one that ldconfig would write: the libraries that were
+    found.
     """
-    prefixes = tuple(prefix.decode() for prefix in LIBRARY_PREFIXES)
-    found, machine = _scan(tree, directories, prefixes)
     try:
         cached = parse(tree.read(tree.resolve("/etc/ld.so.cache"), SIZE_LIMIT), LIBRARY_PREFIXES)
     except (OSError, ValueError, PathError):
         cached = []
     # A cache without this driver is older than its files.
     known = {entry.soname for entry in cached}
-    return (cached if {entry.soname for entry in found} <= known else found), machine
+    return cached if {entry.soname for entry in found} <= known else found
 
 
-def _scan(
-    tree: Tree, directories: set[str], prefixes: tuple[str, ...]
-) -> tuple[list[CacheEntry], str]:
-    machine = ""
-    rows: list[CacheEntry] = []
+class _Scan(NamedTuple):
+    """The libraries in a driver's directories.
+
+    :ivar entries: those that ldconfig would list.
+    :ivar machines: the machines of those that are not for 32-bit programs.
+    :ivar faults: path -> why ldconfig would not list it.
+    """
+
+    entries: list[CacheEntry]
+    machines: set[str]
+    faults: dict[str, str]
+
+
+def _scan(tree: Tree, directories: set[str], version: str) -> _Scan:
+    scan = _Scan([], set(), {})
+    prefixes = tuple(prefix.decode() for prefix in LIBRARY_PREFIXES)
     for directory in sorted(directories):
         newest: dict[tuple[str, int], str] = {}
         for name in tree.listdir(directory):
-            node = tree.lstat(f"{directory}/{name}")
-            if not name.startswith(prefixes) or node is None or node.type != "file":
+            path = f"{directory}/{name}"
+            # Links to SONAMEs lead to files that are looked at themselves.
+            if not name.startswith(prefixes) or not (
+                _type(tree, path) == "file" or name.endswith(f".so.{version}")
+            ):
                 continue
             try:
-                facts = tree.elf(f"{directory}/{name}", sections=False)
-            except (ValueError, OSError):
+                facts = tree.elf(tree.resolve(path), sections=False)
+            except PathError as error:
+                scan.faults[path] = f"a link that leads {error.leads}"
+                continue
+            except OSError as error:
+                scan.faults[path] = (error.strerror or str(error)).lower()
+                continue
+            except ValueError as error:
+                scan.faults[path] = str(error)
                 continue
             known = _ARCHITECTURES.get((facts.machine, facts.bits))
-            if known is None or facts.soname is None or not facts.soname.startswith(prefixes):
+            if known is None:
+                scan.faults[path] = f"it is for another machine ({facts.machine})"
                 continue
-            wide, narrow = ARCHITECTURES[known[0]]
-            key = (facts.soname, wide if not known[1] or narrow is None else narrow)
-            machine = machine or known[0]
+            if facts.soname is None or not facts.soname.startswith(prefixes):
+                continue
+            machine, is_narrow = known
+            wide, narrow = ARCHITECTURES[machine]
+            if not is_narrow:
+                scan.machines.add(machine)
+            key = (facts.soname, wide if not is_narrow or narrow is None else narrow)
             # Of several files with one SONAME, ldconfig takes the one with the greatest name.
             if key not in newest or compare_names(name, newest[key]) > 0:
                 newest[key] = name
-        rows += [
+        scan.entries.extend(
             CacheEntry(soname, architecture, f"{directory}/{name}")
             for (soname, architecture), name in newest.items()
-        ]
-    rows.sort(
+        )
+    scan.entries.sort(
         key=cmp_to_key(lambda one, other: compare_names(one.soname, other.soname)), reverse=True
     )
-    return rows, machine or os.uname().machine
+    return scan
