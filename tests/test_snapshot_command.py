@@ -567,6 +567,7 @@ def test_no_driver_or_two_are_input_errors(tmp_path: Path) -> None:
     assert "none: no such file or directory: --root must name" in refused(tmp_path / "none")
     driver(tmp_path)
     library(tmp_path / "usr/lib64", "libcuda.so.999.1")
+    library(tmp_path / "usr/lib", "libnvidia-tls.so.550.163.01")
     assert (
         "has the driver versions 550.163.01 (in /usr/lib/x86_64-linux-gnu/nvidia/current),"
         " 999.1 (in /usr/lib64): name a directory with the files of exactly one driver version"

@@ -14,6 +14,7 @@ from bundles import EVERYTHING, make_bundle
 from nvgraft_cli.shell import progress, stdin
 from nvgraft_cli.shell.errors import InputError
 from nvgraft_cli.shell.output import write_whole
+from nvgraft_cli.simulate.stubs import shared_object
 
 MAIN = [sys.executable, "-m", "nvgraft_cli.shell.main"]
 ENVIRONMENT = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
@@ -105,7 +106,8 @@ def test_closed_streams_are_never_a_file(tmp_path: Path) -> None:
     target = tmp_path / "document.json"
     driver = tmp_path / "driver/usr/lib64"
     driver.mkdir(parents=True)
-    (driver / "libcuda.so.550.1").write_bytes(b"")
+    library = shared_object(64, "EM_X86_64", "libcuda.so.1", [], None)
+    (driver / "libcuda.so.550.1").write_bytes(library)
     words = ["snapshot", "--root", str(tmp_path / "driver"), "-o", str(target), "--debug"]
     assert nvgraft(words, preexec_fn=closing(0, 1, 2)).returncode == 0
     assert target.read_text().startswith("{")

@@ -211,7 +211,7 @@ def open_package(
             f"{error.text}: --root must name a directory with the files of a driver"
         ) from error
     if len(versions) != 1:
-        found = [f"{version} (in {min(places)})" for version, places in sorted(versions.items())]
+        found = [f"{version} (in {places[0]})" for version, places in sorted(versions.items())]
         raise InputError(
             f"{directory}: has the driver versions {', '.join(found)}: name a directory with the"
             " files of exactly one driver version"
@@ -354,9 +354,9 @@ def _library_directories(machine: str, gpus: Host | None) -> tuple[str, str]:
     return DEBIAN_DIRECTORIES.get(name, ("/usr/lib64", "/usr/lib"))
 
 
-def _versions(tree: Tree) -> dict[str, set[str]]:
-    """Return driver version -> directories with its libraries."""
-    versions: dict[str, set[str]] = {}
+def _versions(tree: Tree) -> dict[str, list[str]]:
+    """Return driver version -> directories with its libraries, first one that names it."""
+    versions: dict[str, list[str]] = {}
     pending = [(root, 0) for root in _LIBRARY_ROOTS]
     directories: list[tuple[str, list[str]]] = []
     while pending:
@@ -376,14 +376,14 @@ def _versions(tree: Tree) -> dict[str, set[str]]:
                     and version.count(".") in {1, 2}
                     and version.replace(".", "").isdecimal()
                 ):
-                    versions.setdefault(version, set())
+                    versions.setdefault(version, [path])
             if depth < _DEPTH and "." not in name:
                 pending.append((f"{path}/{name}", depth + 1))
     for version, places in versions.items():
-        places.update(
+        places.extend(
             path
             for path, names in directories
-            if any(name.endswith(f".so.{version}") for name in names)
+            if path not in places and any(name.endswith(f".so.{version}") for name in names)
         )
     return versions
 
@@ -414,7 +414,7 @@ class _Scan(NamedTuple):
     faults: dict[str, str]
 
 
-def _scan(tree: Tree, directories: set[str], version: str) -> _Scan:
+def _scan(tree: Tree, directories: list[str], version: str) -> _Scan:
     scan = _Scan([], set(), {})
     prefixes = tuple(prefix.decode() for prefix in LIBRARY_PREFIXES)
     for directory in sorted(directories):
