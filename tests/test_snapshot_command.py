@@ -787,6 +787,23 @@ def test_a_driver_is_not_given_gpus_that_it_does_not_support(
 
 
 @pytest.mark.parametrize(
+    ("gpus", "machine", "owner"),
+    [("wsl2-rtx3090", "EM_X86_64", "Windows (WSL2)"), ("jetson-orin", "EM_AARCH64", "JetPack")],
+)
+def test_a_host_whose_driver_no_package_replaces_is_refused(
+    gpus: str, machine: str, owner: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """WSL2 has Windows' driver, and Tegra boards JetPack's: packages for Linux do not replace it."""
+    driver(tmp_path / "driver", machine)
+    out = tmp_path / "new.json"
+    words = ["snapshot", "--root", str(tmp_path / "driver"), "--gpus", gpus, "-o", str(out)]
+    assert main(words) == 2
+    start = f"nvgraft snapshot: --gpus {gpus}: the driver of this host is that of {owner}, and"
+    assert capsys.readouterr().err.startswith(start)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
     ("version", "capability", "fits"),
     [
         ("580.95.05", "7.0", True),

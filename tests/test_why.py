@@ -340,6 +340,24 @@ def test_one_candidate_was_chosen_over_another(tmp_path: Path, capsys: Captured)
     }
 
 
+@pytest.mark.parametrize(
+    ("library", "capabilities"),
+    [("libcuda", "compute,utility,compat32"), ("libnvcuvid", "compute,utility,video,compat32")],
+)
+def test_a_32_bit_library_needs_compat32(
+    library: str, capabilities: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """A path of a 32-bit library is added by compat32, with the capability of its class."""
+    bundle = str(make_bundle(tmp_path / "b", ALL))
+    path = f"/usr/lib/i386-linux-gnu/{library}.so.535.261.03"
+    code, (answer,) = run_why(capsys, bundle, "debian-compat32", path)
+    assert code == 1
+    assert answer["excluded_by"]["rule"] == "capability"
+    assert answer["smallest_change"] == [f"NVIDIA_DRIVER_CAPABILITIES={capabilities}"]
+    if library == "libcuda":
+        assert "need capability compat32, which" in answer["excluded_by"]["text"]
+
+
 @pytest.mark.parametrize("capability", names.CAPABILITIES)
 def test_any_capability_can_be_asked_about(
     capability: str, tmp_path: Path, capsys: Captured

@@ -5,6 +5,7 @@ import json
 import sys
 from typing import Any
 
+from nvgraft.cdi import platform
 from nvgraft_cli.shell import logs
 from nvgraft_cli.shell.arguments import add_config, add_node, add_output, source
 from nvgraft_cli.shell.errors import InputError
@@ -36,6 +37,12 @@ _WITHOUT_GPUS = (
     "nvgraft snapshot: this document has no GPUs: plans for it have the driver's files, and no"
     " device nodes | add --gpus HOST for a host that has the GPUs"
 )
+
+#: Platform -> the driver of such a host: none that packages for Linux replace.
+_OTHER_DRIVERS = {
+    platform.TEGRA: "that of JetPack",
+    platform.WSL: "that of Windows (WSL2)",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,6 +113,11 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(
                 f"--gpus {args.gpus}: this document has no GPUs itself | name the document of a"
                 " host that has the GPUs"
+            )
+        if gpus is not None and gpus.platform in _OTHER_DRIVERS:
+            raise InputError(
+                f"--gpus {args.gpus}: the driver of this host is {_OTHER_DRIVERS[gpus.platform]},"
+                " and is not replaced by another | name a host with a driver for Linux"
             )
         facts_of_gpus = None if gpus is None else gpus.facts
         host = open_package(args.root, args.installed_at, facts_of_gpus, _warn)

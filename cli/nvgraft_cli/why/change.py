@@ -26,7 +26,7 @@ def _attempts(subject: Subject, case: Case) -> Iterator[tuple[str, ...]]:
     pool = []
     if case.handover is None:  # the kubelet does not count what a pod takes by the variable
         pool = [f"{names.VISIBLE_DEVICES}={value}" for value in _devices(subject, case)]
-    pool += [_capabilities(case, extra) for extra in _switching(subject)]
+    pool += [_capabilities(case, *extras) for extras in _extras(subject)]
     pool += _others(subject)
     pool += [f"{gate}=disabled" for gate in case.opened_gates]
     if any(name.startswith(names.REQUIRE_PREFIX) for name in env) or names.CUDA_VERSION in env:
@@ -35,6 +35,16 @@ def _attempts(subject: Subject, case: Case) -> Iterator[tuple[str, ...]]:
         for variables in combinations(pool, count):
             if len({entry.partition("=")[0] for entry in variables}) == count:
                 yield variables
+
+
+def _extras(subject: Subject) -> list[tuple[str, ...]]:
+    """Return the sets of capabilities that may add the subject. A 32-bit library needs compat32
+    beside that of its class.
+    """
+    extras: list[tuple[str, ...]] = [(name,) for name in _switching(subject)]
+    if subject.kind == "library":
+        extras += [("compat32",), *((*some, "compat32") for some in extras)]
+    return extras
 
 
 def _switching(subject: Subject) -> list[str]:
@@ -53,10 +63,10 @@ def _switching(subject: Subject) -> list[str]:
     return sorted(capabilities, key=lambda name: name != subject.component_class) or ["utility"]
 
 
-def _capabilities(case: Case, extra: str) -> str:
+def _capabilities(case: Case, *extras: str) -> str:
     request = case.decision.request
     requested = request.capabilities if request is not None else names.DEFAULT_CAPABILITIES
-    return f"{names.DRIVER_CAPABILITIES}={','.join(dict.fromkeys([*requested, extra]))}"
+    return f"{names.DRIVER_CAPABILITIES}={','.join(dict.fromkeys([*requested, *extras]))}"
 
 
 def _devices(subject: Subject, case: Case) -> list[str]:

@@ -254,6 +254,16 @@ def _component(subject: Subject, case: Case, plan: Injection, inventory: Invento
             "; ".join(f"{candidate.path}: {candidate.verdict}" for candidate in fitting),
             "reinstall the driver on the host, then run ldconfig",
         )
+    if (
+        "compat32" not in plan.request.capabilities
+        and posixpath.dirname(subject.name) == plan.target.libs32_dir
+        and any(library.row.name == subject.row for library in inventory.files.libraries32)
+    ):
+        return Exclusion(
+            "capability",
+            "32-bit libraries need capability compat32, which the container does not request: "
+            f"{_capability_request(plan)}",
+        )
     chosen = next(candidate for candidate in fitting if candidate.verdict == "chosen")
     if posixpath.basename(chosen.path) != subject.basename and subject.basename not in {
         subject.row,
