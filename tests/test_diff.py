@@ -488,6 +488,18 @@ def test_hosts_are_compared_without_a_container(capsys: Captured) -> None:
     assert moved[0].startswith("  > /usr/lib64 → /usr/lib/x86_64-linux-gnu: 6 driver files: ")
 
 
+@pytest.mark.parametrize("bundle", [False, True])
+def test_another_architecture_is_told_first(bundle: bool, tmp_path: Path, capsys: Captured) -> None:
+    """Drivers of two architectures may have one version: what moved is no upgrade."""
+    case = ["--bundle", str(make_bundle(tmp_path / "b", *EVERYTHING))] if bundle else []
+    assert main(["diff", "h100-580", "gb200-580", *case]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = [line.split() for line in lines if line.startswith("architecture ")]
+    assert row == ["architecture", "x86_64", "→", "aarch64"]
+    assert main(["diff", "h100-580", "h100-550", *case]) == 1
+    assert "architecture" not in capsys.readouterr().out
+
+
 def test_changes_that_are_alike_have_one_line(capsys: Captured) -> None:
     """Eight GPUs of another model are one line; --all has one for each."""
     assert main(["diff", "h100-550", "b200-580"]) == 1

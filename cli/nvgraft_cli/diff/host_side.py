@@ -42,6 +42,7 @@ def host_side(host: HostSide, env: Sequence[str], mode: str) -> Side:
         files=_texts(inventory) if host.gpus_known else None,
         about=_about(inventory),
         cuda=report.cuda_version,
+        machine=inventory.machine,
         gpus=gpus.of_host(host) if host.gpus_known else None,
         gpu_facts=_gpus(report) if host.gpus_known else None,
         examples=_examples(host, env, mode),

@@ -236,6 +236,7 @@ def _planned(
     side.rootfs = rootfs
     # A plan that does not inject has no host and no request.
     side.version, side.cuda = report.driver_version, report.cuda_version
+    side.machine = host.facts.machine
     side.gpus = of_container(host.inventory, side.nodes, side.mounts)
     if not host.gpus_known:
         side.gpus = side.rules = side.files = side.order = None

@@ -74,6 +74,8 @@ class Side:
     #: inject, skip or refuse, and the reason in the words of the hook
     decision: tuple[str, str] | None = None
     cuda: str | None = None
+    #: the architecture of a host, as its kernel names it
+    machine: str | None = None
     #: the model of each GPU, "" if it is not known; None for a host that was recorded without its
     #: GPUs and device nodes
     gpus: list[str] | None = None

@@ -8,8 +8,8 @@ from nvgraft_specs.models.diff import Summary
 
 
 def summarise(a: Side, b: Side) -> Iterator[Summary]:
-    """Yield the outcome, the driver, CUDA, the GPUs, the capabilities and the requirements of both
-    sides.
+    """Yield the outcome, the architectures if they differ, the driver, CUDA, the GPUs, the
+    capabilities and the requirements of both sides.
 
     What neither side tells is left out.
     """
@@ -21,6 +21,8 @@ def summarise(a: Side, b: Side) -> Iterator[Summary]:
         ("GPUs", _gpus(a, named=gpus_named), _gpus(b, named=gpus_named)),
         ("capabilities", _capabilities(a), _capabilities(b)),
     ]
+    if a.machine is not None and b.machine is not None and a.machine != b.machine:
+        rows.insert(1, ("architecture", a.machine, b.machine))
     if a.requirements or b.requirements:
         rows.append(("requirements", _requirements(a), _requirements(b)))
     if all(side.decision is not None and side.decision[0] == "refuse" for side in (a, b)):
