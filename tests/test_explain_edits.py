@@ -44,7 +44,7 @@ def test_a_mode_has_its_own_story(mode: str, asked: str, tmp_path: Path, capsys:
     bundle = make_bundle(tmp_path / "b", asked, "NVIDIA_DRIVER_CAPABILITIES=compute")
     document = story(capsys, bundle, mode)
     assert step_ids(document) == STEPS
-    assert "by CDI edits (" in document["headline"]
+    assert "CDI edits (" in document["headline"]
     assert not [words for words in OF_THE_HOOK if words in json.dumps(document)]
     assert facts(document, "asked")["mode"][0] == mode
     assert facts(document, "asked")["capabilities"][0] == "compute: not looked at"

@@ -193,3 +193,104 @@ def test_an_image_beyond_a_bound_is_not_known(tmp_path: Path, capsys: Captured) 
     assert "more than" in why["loading"]["words"]
     lines = text(capsys, "why", CUDA, "--bundle", bundle)
     assert any(f"{CUDA} not known: " in line for line in lines)
+
+
+def headline(capsys: Captured, bundle: str, *words: str) -> str:
+    return str(answer(capsys, "explain", "--bundle", bundle, *words)["headline"])
+
+
+def test_the_headline_says_that_the_program_does_not_start(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """``explain`` promises no container that doctor knows not to start, with or without a GPU."""
+    for number, (path, words) in enumerate(
+        {
+            "usr/bin/app": 'exec: "app": executable file not found in $PATH',
+            loaders.LOADER[1:]: "exec /usr/bin/app: no such file or directory",
+        }.items()
+    ):
+        files = {name: data for name, data in image().items() if name != path}
+        for place, env in (("all", ()), ("none", (f"{names.VISIBLE_DEVICES}=void",))):
+            bundle = loaders.bundle(tmp_path / f"{number}{place}", files, *env)
+            if not (place == "none" and number):
+                assert "; but its program does not start: " + words in headline(capsys, bundle)
+                *_, verdict = text(capsys, "doctor", "--bundle", bundle)
+                assert verdict.startswith(f"This container does not start: {words}")
+
+
+def test_the_headline_of_edits_without_files_says_so(tmp_path: Path, capsys: Captured) -> None:
+    """Edits that give nothing are not told as those that bring the driver."""
+    bundle = made(tmp_path / "b", {})
+    assert headline(capsys, bundle, "--mode", "csv").startswith(
+        "The CDI edits (the edits that the runtime generates at the start) give the container no "
+        "file and no device node; but libcuda.so.1 does not load"
+    )
+
+
+@pytest.mark.parametrize("mode", ["legacy", "cdi", "jit-cdi"])
+def test_a_directory_of_the_image_is_not_called_a_compat_directory(
+    mode: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """A directory that the image's configuration puts first is the image's fault in every mode."""
+    files = {
+        "etc/ld.so.conf": b"include /etc/ld.so.conf.d/*.conf\n",
+        "etc/ld.so.conf.d/00-driver.conf": b"/opt/driver/lib\n",
+        "opt/driver/lib/libcuda.so.1": library(CUDA),
+    }
+    bundle = made(tmp_path / "b", files)
+    (proof,) = answer(capsys, "prove", CUDA, "--bundle", bundle, "--mode", mode)["proofs"]
+    assert proof["file"]["path"] == "/opt/driver/lib/libcuda.so.1"
+    assert "its directory comes before" in proof["file"]["how"]
+    trouble = "but the container's program loads /opt/driver/lib/libcuda.so.1 of the image"
+    head, *_ = text(capsys, "why", CUDA, "--bundle", bundle, "--mode", mode)
+    assert head.endswith(trouble)
+    assert headline(capsys, bundle, "--mode", mode).endswith(trouble)
+
+
+def test_a_link_that_the_image_has_leads_to_the_mounted_library(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """An image that was committed under the hook has the SONAME link already: the library is in
+    the container, and ``why`` says so as ``prove`` does.
+    """
+    bundle = Path(made(tmp_path / "b", {MOUNTED[1:]: b""}))
+    (bundle / "rootfs" / LIBS[1:] / CUDA).symlink_to("libcuda.so.560.35.03")
+    (proof,) = answer(capsys, "prove", CUDA, "--bundle", str(bundle))["proofs"]
+    (why,) = answer(capsys, "why", CUDA, "--bundle", str(bundle))["answers"]
+    assert why["in_plan"]
+    assert why["loading"]["file"] == proof["file"]
+    assert proof["file"]["from"] == "host"
+
+
+@pytest.mark.parametrize(
+    ("version", "consequence", "verdict"),
+    [
+        (
+            "515.105.01",
+            "CUDA fails with error 803",
+            "and CUDA fails with error 803 because the image's forward compatibility library",
+        ),
+        (
+            "575.51.03",
+            "it works on data center GPUs",
+            (
+                "and CUDA finds 2 GPUs (driver 560.35.03, with the image's forward compatibility "
+                "library libcuda.so.575.51.03)"
+            ),
+        ),
+    ],
+)
+def test_the_verdict_about_forward_compatibility(
+    version: str, consequence: str, verdict: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """An older compatibility library fails on every GPU, and a newer one works on this host's;
+    no command leaves open which of both it is.
+    """
+    place = "usr/local/cuda/compat"
+    files = {f"{place}/libcuda.so.{version}": library(CUDA)}
+    bundle = Path(made(tmp_path / "b", files, f"LD_LIBRARY_PATH=/{place}"))
+    (bundle / "rootfs" / place / CUDA).symlink_to(f"libcuda.so.{version}")
+    (proof,) = answer(capsys, "prove", CUDA, "--bundle", str(bundle))["proofs"]
+    assert consequence in proof["file"]["consequence"]
+    *_, last = text(capsys, "doctor", "--bundle", str(bundle))
+    assert verdict in last

@@ -550,9 +550,9 @@ def compat_libraries(patient: Patient) -> Iterator[Diagnosis]:
     driver_major = int(report.driver_version.partition(".")[0])
     for version in versions:
         major = int(version.partition(".")[0])
-        geforce = [
-            gpu.model for gpu in report.gpus if brands.name(gpu.brand) in {"GeForce", "Titan"}
-        ]
+        geforce = patient.consumer_gpus
+        library = f"the image's forward compatibility library {version}"
+        fails = f"CUDA fails with error 803 because {library} works only with an older driver"
         path = patient.container.spec.env.get("LD_LIBRARY_PATH", "")
         if major > driver_major and geforce:
             yield Diagnosis(
@@ -561,6 +561,8 @@ def compat_libraries(patient: Patient) -> Iterator[Diagnosis]:
                 "forward compatibility works on data center GPUs only",
                 "use an image for the driver's own CUDA version, or set "
                 'cuda-compat-mode = "disabled" in config.toml',
+                sentence=f"CUDA fails with error 804 because {geforce[0]} does not support "
+                f"{library}",
             )
         elif major <= driver_major and "/usr/local/cuda/compat" in path:
             yield Diagnosis(
@@ -568,6 +570,7 @@ def compat_libraries(patient: Patient) -> Iterator[Diagnosis]:
                 f"the host's driver {report.driver_version}: expect CUDA error 803",
                 "a compatibility library works only with a driver older than itself",
                 "remove /usr/local/cuda/compat from LD_LIBRARY_PATH",
+                sentence=f"{fails} than {report.driver_version}",
             )
         elif major <= driver_major and proof.final.is_compat:
             yield Diagnosis(
@@ -577,6 +580,7 @@ def compat_libraries(patient: Patient) -> Iterator[Diagnosis]:
                 "a compatibility library works only with a driver older than itself",
                 "remove /usr/local/cuda/compat where its search path is set: the image's start "
                 "script, a profile, or a file in /etc/ld.so.conf.d",
+                sentence=f"{fails} than {report.driver_version}",
             )
 
 

@@ -43,6 +43,7 @@ from nvgraft_cli.prove.start.program import (
     started_program,
 )
 from nvgraft_cli.prove.start.start_failure import StartFailure
+from nvgraft_specs import brands
 
 if TYPE_CHECKING:
     from nvgraft_cli.doctor.machine import Machine
@@ -336,6 +337,15 @@ class Patient:
         """
         if not self.host.gpus_known:
             raise NotChecked("the document of the host has no GPUs")
+
+    @property
+    def consumer_gpus(self) -> list[str]:
+        """The models of GPUs for which CUDA has no forward compatibility."""
+        return [
+            gpu.model
+            for gpu in self.host.facts.report.gpus
+            if brands.name(gpu.brand) in {"GeForce", "Titan"}
+        ]
 
     @property
     def host_answers(self) -> bool:

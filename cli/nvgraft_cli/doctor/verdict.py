@@ -1,5 +1,6 @@
 """Say in one sentence each whether the host serves containers, and whether this one works."""
 
+import posixpath
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -133,13 +134,19 @@ def _what_cuda_finds(patient: Patient, failure: str, other: str) -> tuple[str, s
         if patient.program and first.needed_by == patient.program and first.name != proof.what:
             words = f", and its program ends at once: {first.needed_by}: {first.words}"
         return "bad", "CUDA does not load", words
-    if proof.final.foreign:
-        final = proof.final
+    final = proof.final
+    compat = final.is_compat and (
+        failure != "" or (final.is_newer_compat and known and not patient.consumer_gpus)
+    )
+    if final.foreign and not compat:
         words = f", and its programs load {final.path} of {final.origin}: {final.consequence}"
         return "bad" if other else "plain", "Another libcuda", words
     if failure:
         return "bad", "CUDA fails", f", and {failure}"
     driver = f"driver {patient.injected.host.driver_version}"
+    if compat:
+        name = posixpath.basename(final.path)
+        driver += f", with the image's forward compatibility library {name}"
     if known:
         words = f", and CUDA finds {_found(devices)} ({_setting(devices)}{driver})"
     else:

@@ -30,6 +30,7 @@ from nvgraft_cli.explain.steps import (
     loader_facts,
     pod_step,
     with_trouble,
+    without_driver,
 )
 from nvgraft_cli.explain.story import ALWAYS, Fact, Step, StoryEntry
 from nvgraft_cli.prove.proof import Proof
@@ -62,7 +63,7 @@ def headline(case: Case, plan: Plan, refusal: Refusal | None, proofs: Sequence[P
         return f"{who} refuses, and the container does not start: {refusal.text}"
     if not isinstance(plan, Injection):
         who = "nvgraft-runtime adds nothing, and the container starts without the driver"
-        return f"{who}: {plan.reason}"
+        return without_driver(f"{who}: {plan.reason}", case)
     binds = [action for action in plan.actions if isinstance(action, Bind)]
     files = sum(action.kind == "file" for action in binds)
     nodes = sum(action.kind == "device" for action in binds)
@@ -72,6 +73,9 @@ def headline(case: Case, plan: Plan, refusal: Refusal | None, proofs: Sequence[P
         f"The container gets driver {plan.host.driver_version} by CDI edits "
         f"({source_of_edits(case)}): {files} files ({amount}), {nodes} device nodes, {links} links"
     )
+    if not files and not nodes:
+        given = "give the container no file and no device node"
+        words = f"The CDI edits ({source_of_edits(case)}) {given}"
     return with_trouble(words, case, plan, proofs)
 
 

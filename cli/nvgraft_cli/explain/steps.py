@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from nvgraft.base.errors import Refusal
 from nvgraft.container.target import BINARIES_DIRECTORY, Target
-from nvgraft.formats.tree import PathError
+from nvgraft.formats.tree import OutOfBounds, PathError
 from nvgraft.plan.actions import (
     Action,
     AllowDevice,
@@ -26,6 +26,7 @@ from nvgraft_cli.case.planning import Case
 from nvgraft_cli.explain.story import ALWAYS, Fact, PodLayer, Step, StoryEntry
 from nvgraft_cli.prove.opened import CaseProofs, needed_capabilities, opened_libraries
 from nvgraft_cli.prove.proof import Proof
+from nvgraft_cli.prove.start.architecture import start_error
 from nvgraft_cli.shell.text import size
 from nvgraft_cli.why.change import smallest_change
 from nvgraft_cli.why.subject import Subject
@@ -38,6 +39,9 @@ _PLACE = "guide/3-where-things-go.md"
 _PLAN = "guide/4-the-plan.md"
 _LOADER = "guide/6-what-the-loader-finds.md"
 _FAILS = "guide/8-when-it-fails.md"
+
+#: The library without which no program finds a GPU.
+_CUDA = "libcuda.so.1"
 
 #: How many missing files to name.
 _MISSING_NAMES = 12
@@ -52,7 +56,7 @@ SONAME_LINK = "SONAME link: programs request the library by this name"
 def driver_proofs(answers: CaseProofs, plan: Plan) -> list[Proof]:
     """Return what the container's program loads when it opens libraries of the driver.
 
-    A library that neither the host nor the image has is left out.
+    A library that neither the host nor the image has is left out, unless it is libcuda.
 
     :param answers: those about the case of the plan.
     """
@@ -63,7 +67,8 @@ def driver_proofs(answers: CaseProofs, plan: Plan) -> list[Proof]:
     for name in opened_libraries(plan.request.capabilities):
         proof = answers.opened(name)
         row = f"/{name.rpartition('.')[0]}."
-        if proof is not None and (proof.final.path or any(row in path for path in mounted)):
+        missed = name == _CUDA or any(row in path for path in mounted)
+        if proof is not None and (proof.final.path or missed):
             proofs.append(proof)
     return proofs
 
@@ -78,7 +83,10 @@ def headline(case: Case, plan: Plan, refusal: Refusal | None, proofs: list[Proof
     if not isinstance(plan, Injection):
         if case.edited_before:
             return f"The hook does nothing: {plan.reason}"
-        return f"The hook does nothing, and the container starts without the driver: {plan.reason}"
+        return without_driver(
+            f"The hook does nothing, and the container starts without the driver: {plan.reason}",
+            case,
+        )
     binds = [action for action in plan.actions if isinstance(action, Bind)]
     nodes = f"{sum(action.kind == 'device' for action in binds)} device nodes"
     if not case.host.gpus_known:
@@ -96,9 +104,29 @@ def with_trouble(words: str, case: Case, plan: Injection, proofs: Sequence[Proof
     """
     if case.edited_before:
         words = f"{words}; {case.edited_before}"
+    if error := _start_error(case, case.host.facts.machine):
+        return words + error
     needed = set(opened_libraries(needed_capabilities(case, plan.request)))
     trouble = next((one.trouble for one in proofs if one.trouble and one.what in needed), "")
     return f"{words}; but {trouble}" if trouble else words
+
+
+def without_driver(words: str, case: Case) -> str:
+    """Return that the container gets nothing, and whether its program starts nevertheless.
+
+    The architecture of the host is not asked for: this is told without its driver.
+    """
+    return words + _start_error(case, "")
+
+
+def _start_error(case: Case, machine: str) -> str:
+    if not case.container.rootfs_known:
+        return ""
+    try:
+        error = start_error(case.planned_tree, case.container, machine)
+    except OutOfBounds:
+        return ""
+    return f"; but its program does not start: {error}" if error else ""
 
 
 def hook_steps(

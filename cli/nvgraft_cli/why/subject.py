@@ -5,7 +5,16 @@ from dataclasses import dataclass
 
 from nvgraft.base.errors import Refusal
 from nvgraft.host.gpus import Gpu
-from nvgraft.plan.actions import Action, AllowDevice, Bind, Plan, Symlink, Tmpfs, WriteFile
+from nvgraft.plan.actions import (
+    Action,
+    AllowDevice,
+    Bind,
+    Plan,
+    Symlink,
+    Tmpfs,
+    UpdateLoaderCache,
+    WriteFile,
+)
 from nvgraft.plan.device_selection import select_devices
 from nvgraft_specs import catalogue, names
 
@@ -80,6 +89,14 @@ def matching(subject: Subject, plan: Plan, gpus: tuple[Gpu, ...]) -> list[Action
     libraries = {
         posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
         for path, target in (*links, *made)
+    }
+    # The image may have the link already.
+    libraries |= {
+        posixpath.join(library.directory, library.name)
+        for action in plan.actions
+        if isinstance(action, UpdateLoaderCache) and subject.kind == "library"
+        for library in action.libraries
+        if _names(subject, posixpath.join(library.directory, library.soname))
     }
     mounts = [
         action

@@ -13,13 +13,22 @@ from enum import StrEnum
 from nvgraft.plan.actions import Injection, Plan
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.loader.loading import Load, Object
-from nvgraft_cli.prove.loader.precedence import NO_REASON, Precedence, precedence
+from nvgraft_cli.prove.loader.precedence import (
+    NO_REASON,
+    Precedence,
+    is_compat_path,
+    precedence,
+)
 from nvgraft_specs import catalogue
 
 _VERSION = re.compile(r"\.so\.(\d{3,4}\.\d+(?:\.\d+)?)$")
 _STUB = "it is a stub for linking, not a driver"
 _CUDA_STUB = f"{_STUB}: CUDA calls fail with error 34 (CUDA_ERROR_STUB_LIBRARY)"
 _NVML_STUB = f"{_STUB}: NVML does not start"
+_COMPAT = (
+    "it is CUDA's forward compatibility library: it works on data center GPUs, and fails with error"
+    " 804 on others"
+)
 _DRIVER_LIBRARIES = tuple(row.name for row in catalogue.LIBRARIES)
 
 
@@ -71,7 +80,12 @@ class FinalFile:
     @property
     def is_compat(self) -> bool:
         """Whether it is a library of the image's CUDA forward compatibility package."""
-        return self.foreign and "/compat/" in self.path
+        return self.foreign and is_compat_path(self.path)
+
+    @property
+    def is_newer_compat(self) -> bool:
+        """Whether it is such a library, and is not known to be too old for the host's driver."""
+        return self.is_compat and self.consequence == _COMPAT
 
 
 #: Nothing is loaded.
@@ -118,12 +132,15 @@ def _consequence(loaded: Object, driver_version: str) -> str:
         if "nvidia-ml" in name:
             return _NVML_STUB
         return _CUDA_STUB if name.startswith("libcuda.so") else _STUB
-    if any("/compat/" in place for place in places):
-        return (
-            "it is CUDA's forward compatibility library: it works on data center GPUs, and fails "
-            "with error 804 on others"
-        )
     match = _VERSION.search(loaded.file)
+    if any(map(is_compat_path, places)):
+        if match is not None and driver_version and _major(match[1]) <= _major(driver_version):
+            return (
+                f"it is CUDA's forward compatibility library {match[1]}, which works only with an "
+                f"older driver, and the host's is {driver_version}: CUDA fails with error 803 "
+                "(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)"
+            )
+        return _COMPAT
     if match is not None and match[1] == driver_version:
         return "it has the version of the host's driver, and fails after an upgrade of the driver"
     driver = f"the host's driver is {driver_version}" if driver_version else "the host's is another"
@@ -137,3 +154,7 @@ def _consequence(loaded: Object, driver_version: str) -> str:
         return f"it has version {match[1]}, and {driver}: {words}"
     version = f"version {match[1]}" if match is not None else "a version that its name does not say"
     return f"it has {version}, and {driver}: unless they are equal, {words}"
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0])

@@ -22,6 +22,11 @@ class Precedence:
     by_compat_rule: bool = False
 
 
+def is_compat_path(path: str) -> bool:
+    """Tell whether a library is one of CUDA's forward compatibility packages."""
+    return "/compat/" in path
+
+
 #: The rule alone is the reason.
 NO_REASON = Precedence()
 
@@ -46,7 +51,8 @@ def precedence(what: str, loaded: Object, plan: Plan, tree: PlannedTree) -> Prec
         return Precedence(_in_one_directory(loaded, beside[0], directory, tree))
     if loaded.how != CACHED:
         return NO_REASON
-    if _resolved(tree, actions[0].directories[0]) == directory:
+    first = _resolved(tree, actions[0].directories[0])
+    if first == directory and is_compat_path(loaded.file):  # CDI edits name the image's own too
         return Precedence("the hook puts CUDA's compatibility libraries first", by_compat_rule=True)
     return Precedence(f"its directory comes before {hosts[0].directory}")
 

@@ -1,9 +1,15 @@
 """Tell whether the kernel of a host runs a program of an image."""
 
 from nvgraft.formats.tree import PathError, Tree
+from nvgraft_cli.case.bundle import ContainerSide
 from nvgraft_cli.case.dynamic import BadElf, Dynamic, read_dynamic
 from nvgraft_cli.case.planned_tree import PlannedTree
-from nvgraft_cli.prove.start.program import StartedProgram
+from nvgraft_cli.prove.start.program import (
+    StartedProgram,
+    missing_loader,
+    missing_program,
+    started_program,
+)
 
 #: The kernel's name of an architecture -> machines of the ELF files that it runs.
 _RUNS = {
@@ -50,6 +56,19 @@ def foreign_program(
             architecture = foreign_architecture(facts, machine)
             return (candidate, architecture) if architecture else None
     return None
+
+
+def start_error(tree: PlannedTree, container: ContainerSide, machine: str) -> str:
+    """Return why a container's program does not start, in the kernel's or runtime's words, or "".
+
+    :param machine: the kernel's name of the host's architecture.
+    """
+    started = started_program(tree, container)
+    foreign = foreign_program(tree, started, machine)
+    if foreign is not None:
+        return exec_format_error(*foreign, machine)
+    missing = missing_program(tree, container)
+    return missing.words if missing is not None else missing_loader(tree, container, started)
 
 
 def _facts(tree: Tree, path: str) -> Dynamic | None:
