@@ -2,6 +2,7 @@
 installed.
 """
 
+import errno
 import json
 import os
 import re
@@ -13,7 +14,8 @@ import pytest
 import hosts
 from bundles import EVERYTHING, make_bundle
 from nvgraft.base.errors import Refusal
-from nvgraft.formats.tree import Bounds
+from nvgraft.formats.ldcache_entries import CacheEntry
+from nvgraft.formats.tree import Bounds, LiveTree
 from nvgraft.host.components import Host
 from nvgraft.host.gpus import DriverReport, Gpu, MigDevice
 from nvgraft.host.inventory import read_inventory
@@ -727,6 +729,51 @@ def test_libraries_that_are_links_are_found(tmp_path: Path) -> None:
         "/" + str((store / name).relative_to(tmp_path))
         for name in ("libnvidia-ml.so.550.163.01", "libcuda.so.550.163.01")
     ]
+
+
+@pytest.mark.parametrize("current", [False, True])
+def test_a_loader_cache_that_leads_to_another_driver_is_not_used(
+    current: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A root file system has the cache of its last ldconfig: after an upgrade it has the SONAMEs
+    of the driver, and paths where it is no longer.
+    """
+    place = driver(tmp_path)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/ld.so.cache").touch()
+    (tmp_path / "usr/lib64").mkdir()
+    for name in ("libcuda", "libnvidia-ml"):
+        old, new = f"{name}.so.535.1", f"{place}/{name}.so.550.163.01"
+        (tmp_path / f"usr/lib64/{name}.so.1").symlink_to(
+            new.removeprefix(str(tmp_path)) if current else f"tesla/{old}"
+        )
+    cached = [
+        CacheEntry(f"{name}.so.1", 0x0300, f"/usr/lib64/{name}.so.1")
+        for name in ("libnvidia-ml", "libcuda")
+    ]
+    monkeypatch.setattr("nvgraft_cli.snapshot.package.parse", lambda *_: cached)
+    host = open_package(str(tmp_path), "/", None)
+    assert (host.entries == cached) == current
+    assert len(read_inventory(host, OFFLINE_PATH).files.libraries) == 2
+
+
+def test_a_directory_that_may_not_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """The error has the path of the directory, not that of a descriptor."""
+    driver(tmp_path)
+    forbidden = "/usr/lib/x86_64-linux-gnu/nvidia"
+    listdir = LiveTree.listdir
+
+    def refuse(tree: LiveTree, path: str) -> list[str]:
+        if path == forbidden:
+            raise PermissionError(errno.EACCES, "Permission denied", "/proc/self/fd/7")
+        return listdir(tree, path)
+
+    monkeypatch.setattr(LiveTree, "listdir", refuse)
+    assert main(["snapshot", "--root", str(tmp_path)]) == 2
+    start = f"nvgraft snapshot: {tmp_path}{forbidden}: permission denied | run as a user who"
+    assert capsys.readouterr().err.startswith(start)
 
 
 def test_a_link_of_the_alternatives_may_lead_nowhere(tmp_path: Path) -> None:

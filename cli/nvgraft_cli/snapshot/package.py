@@ -365,7 +365,11 @@ def _versions(tree: Tree) -> dict[str, list[str]]:
         node = tree.lstat(path)
         if node is None or node.type != "dir":
             continue
-        names = tree.listdir(path)
+        try:
+            names = tree.listdir(path)
+        except OSError as error:
+            place = f"{tree.label}{path}"
+            raise OSError(error.errno, os.strerror(error.errno or 0), place) from error
         directories.append((path, names))
         for name in names:
             for prefix in _VERSIONED:
@@ -394,10 +398,11 @@ def _entries(tree: Tree, found: list[CacheEntry]) -> list[CacheEntry]:
     """
     try:
         cached = parse(tree.read(tree.resolve("/etc/ld.so.cache"), SIZE_LIMIT), LIBRARY_PREFIXES)
+        files = {tree.resolve(entry.path) for entry in found}
+        known = {entry.soname for entry in cached if tree.resolve(entry.path) in files}
     except (OSError, ValueError, PathError):
-        cached = []
-    # A cache without this driver is older than its files.
-    known = {entry.soname for entry in cached}
+        return found
+    # A cache that does not lead to this driver is older than its files.
     return cached if {entry.soname for entry in found} <= known else found
 
 
