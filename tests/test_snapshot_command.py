@@ -613,6 +613,20 @@ def test_files_of_a_driver_without_its_main_libraries_are_no_driver(tmp_path: Pa
     ) in refused(tmp_path)
 
 
+@pytest.mark.parametrize("manifest", [False, True])
+def test_a_directory_of_libraries_looks_like_an_archive(manifest: bool, tmp_path: Path) -> None:
+    """The libraries in the driver's own directory are not the whole driver: a line says that they
+    were taken for an extracted .run archive, which has a list of its files.
+    """
+    place = driver(tmp_path)
+    if manifest:
+        (place / ".manifest").touch()
+    lines: list[str] = []
+    open_package(str(place), "/", None, lines.append)
+    words = f"{place}: taken for an extracted .run archive, although it has no .manifest | if it is"
+    assert [line.startswith(words) for line in lines] == ([] if manifest else [True])
+
+
 def test_a_driver_has_one_architecture(tmp_path: Path) -> None:
     """Packages of two architectures are two drivers, although their version is one."""
     driver(tmp_path)

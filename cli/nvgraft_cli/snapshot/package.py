@@ -22,7 +22,7 @@ from nvgraft.host.gpus import DriverReport
 from nvgraft.host.libraries import LIBRARY_PREFIXES
 from nvgraft_cli.case.layered_tree import LayeredTree
 from nvgraft_cli.shell.errors import InputError
-from nvgraft_cli.snapshot.runfile import RunfileTree, is_runfile
+from nvgraft_cli.snapshot.runfile import MANIFEST, RunfileTree, is_runfile
 from nvgraft_specs import catalogue
 from nvgraft_specs.cuda_versions import CUDA_VERSIONS, FIRST_BRANCHES, LAST_BRANCHES
 
@@ -202,6 +202,11 @@ def open_package(
         raise InputError(f"{directory}: {cause}: {fix}") from error
     try:
         if is_runfile(files):
+            if files.lstat(MANIFEST) is None:
+                warn(
+                    f"{directory}: taken for an extracted .run archive, although it has no"
+                    f" {MANIFEST[1:]} | if it is a directory of libraries, name the root above it"
+                )
             files = RunfileTree(files, lambda machine: _library_directories(machine, gpus))
         versions = _versions(files)
         if not versions:

@@ -13,6 +13,9 @@ from nvgraft.formats.tree import Node, Tree
 from nvgraft_cli.case.layered_tree import LayeredTree
 from nvgraft_specs import catalogue
 
+#: The list of its files, which every archive has.
+MANIFEST = "/.manifest"
+
 _CUDA = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)")
 
 
