@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from documents import read_document
 from loaders import X86, Captured
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import shared_object
@@ -178,3 +179,28 @@ def test_a_file_in_the_place_of_a_directory(
     (finding,) = results[identifier]["findings"]
     assert finding["fix"].startswith(fix)
     assert "host-layout" not in ids(results)
+
+
+def test_all_fixes_name_one_value_of_the_capabilities(setup: Setup, capsys: Captured) -> None:
+    """No fix takes back what another one adds: each names all that programs lack."""
+    setup.env = [ALL, "NVIDIA_DRIVER_CAPABILITIES=graphics"]
+    findings = doctor(setup, capsys)[0]
+    fixes = {finding["fix"] for finding in findings["capability-not-requested"]}
+    assert fixes == {"set NVIDIA_DRIVER_CAPABILITIES=graphics,utility,compute"}
+    *_, display = findings["graphics-incomplete"]
+    assert display["fix"].endswith("add display to NVIDIA_DRIVER_CAPABILITIES")
+
+
+def test_a_missing_channel_is_not_a_missing_driver(setup: Setup, capsys: Captured) -> None:
+    """An IMEX channel that the host does not have is what this container asks for: the host is not
+    said to lack its driver, and CDI edits not to be those of another one.
+    """
+    setup.env.append("NVIDIA_IMEX_CHANNELS=0")
+    for words in ((), ("--mode", "jit-cdi")):
+        main(["doctor", *setup.arguments(), *words, "--format", "json"])
+        document = read_document(capsys.readouterr().out)
+        found = {result["id"]: result for result in document["results"] if result["findings"]}
+        assert list(found) == ["unknown-device"]
+        (finding,) = found["unknown-device"]["findings"]
+        assert "another driver" not in finding["cause"]
+        assert "This host can serve GPU containers" in document["verdicts"]["host"]

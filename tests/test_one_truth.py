@@ -1,5 +1,6 @@
 """``why`` and ``explain`` say what ``prove`` says about the file that a program loads."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -294,3 +295,52 @@ def test_the_verdict_about_forward_compatibility(
     assert consequence in proof["file"]["consequence"]
     *_, last = text(capsys, "doctor", "--bundle", str(bundle))
     assert verdict in last
+
+
+@pytest.mark.parametrize("host", [HOST, "wsl2-rtx3090", "debian-compat32"])
+def test_edits_that_give_nothing_are_one_finding(
+    host: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """Mode csv on a host that is not a Tegra board gives nothing: that is an error, told once."""
+    bundle = made(tmp_path / "b", {})
+    words = ["doctor", "--bundle", bundle, "--host", host, "--mode", "csv"]
+    assert main([*words, "--format", "json"]) == 1
+    document = read_document(capsys.readouterr().out)
+    found = [(result["id"], one) for result in document["results"] for one in result["findings"]]
+    (finding,) = [one for name, one in found if name == "cdi-incomplete"]
+    assert finding["level"] == "error"
+    assert "give the container no file and no device node" in finding["message"]
+    assert 'set mode = "auto"' in finding["fix"]
+
+
+def test_a_program_of_the_driver_that_edits_lack_is_on_the_host(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """No one is told to install on the host what the host has."""
+    bundle = Path(made(tmp_path / "b", {}))
+    config = json.loads((bundle / "config.json").read_text())
+    config["process"]["args"] = ["nvidia-smi"]
+    (bundle / "config.json").write_text(json.dumps(config))
+    main(["doctor", "--bundle", str(bundle), "--host", HOST, "--mode", "csv", "--format", "json"])
+    document = read_document(capsys.readouterr().out)
+    found = {result["id"]: result["findings"] for result in document["results"]}
+    (finding,) = found["program-missing"]
+    assert finding["cause"].endswith("nvidia-smi is not mounted, and the host has it")
+    assert "install" not in finding["fix"]
+
+
+def test_what_a_made_specification_lacks_is_one_finding_with_a_way_out(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """Where the specification that is made of the host has no library of the driver, making it
+    again does not help, and the fix does not say so.
+    """
+    bundle = made(tmp_path / "b", {})
+    words = ["doctor", "--bundle", bundle, "--host", "debian-a10g-index", "--mode", "cdi"]
+    main([*words, "--format", "json"])
+    document = read_document(capsys.readouterr().out)
+    found = {result["id"]: result["findings"] for result in document["results"]}
+    (finding,) = found["cdi-incomplete"]
+    assert "libcuda.so and libnvidia-ml.so are not mounted" in finding["message"]
+    assert "changed by hand" not in finding["cause"]
+    assert 'set mode = "legacy"' in finding["fix"]

@@ -83,9 +83,15 @@ def to_make_again(case: Case) -> str:
     return "start the container again"
 
 
+def is_written(case: Case) -> bool:
+    """Tell whether the edits of a container were written before, and can be made better."""
+    written = any(origin.file for origin in case.origins) and not case.specifications.made
+    return case.reads_config or written
+
+
 def to_complete(case: Case) -> str:
     """Return the instruction to get what the host has and the edits lack."""
-    if case.reads_config or any(origin.file for origin in case.origins):
+    if is_written(case):
         return to_make_again(case)
     return (
         'set mode = "legacy" under [nvidia-container-runtime] in config.toml: the hook finds what'

@@ -139,8 +139,14 @@ def capability_not_requested(patient: Patient) -> Iterator[Diagnosis]:
     capabilities = ", ".join(requested) or "nothing"
     request = f"this container requests {capabilities} ({plan.request.capabilities_from})"
 
+    usual = [] if "utility" in requested else ["utility"]
+    if not {"compute", "video"} & set(requested):
+        usual.append("compute")
+
     def fix(capability: str) -> str:
-        return f"set {names.DRIVER_CAPABILITIES}={','.join([*requested, capability])}"
+        # All findings name one value: one fix does not take back the other.
+        wanted = dict.fromkeys((*requested, *usual, capability))
+        return f"set {names.DRIVER_CAPABILITIES}={','.join(wanted)}"
 
     program = posixpath.basename(next(iter(patient.container.arguments), ""))
     for row in catalogue.BINARIES:
@@ -187,6 +193,7 @@ def capability_not_requested(patient: Patient) -> Iterator[Diagnosis]:
                 f"the driver's files for {capability} are not mounted: {', '.join(absent)}",
                 fix(capability),
                 "warning",
+                phrase=f"{absent[0]}: cannot open shared object file: No such file or directory",
             )
 
 
@@ -379,14 +386,12 @@ def target_is_symlink(patient: Patient) -> Iterator[Diagnosis]:
         node = patient.rootfs.lstat(patient.rootfs.resolve(inside, follow_last=False))
     except (PathError, OSError):
         node = None
-    if node is None:
-        obstacle = "exists already"
-    elif node.type == "symlink":
-        obstacle = f"is a symbolic link to {node.target}"
-    else:
-        obstacle = f"is a {node.type}"
+    obstacle = ""
+    if node is not None:
+        kind = f"symbolic link to {node.target}" if node.type == "symlink" else node.type
+        obstacle = f": {inside} in the image is a {kind}"
     yield Diagnosis(
-        f"{refusal.reference_line()}: {inside} in the image {obstacle}",
+        f"{refusal.reference_line()}{obstacle}",
         "driver packages were installed in the image, or it was built for another platform",
         "remove the driver packages (libnvidia-*, nvidia-utils) from the image",
     )
@@ -510,7 +515,7 @@ def graphics_incomplete(patient: Patient) -> Iterator[Diagnosis]:
             "the container requests graphics without display, so it does not get "
             "/dev/nvidia-modeset",
             "programs that drive a display (Xorg, DRM leases) need this device",
-            f"set {names.DRIVER_CAPABILITIES}={','.join(sorted(requested | {'display'}))}",
+            f"if it has such programs, add display to {names.DRIVER_CAPABILITIES}",
             "warning",
         )
 

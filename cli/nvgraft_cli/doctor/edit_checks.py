@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from nvgraft.cdi import platform
 from nvgraft.plan.actions import UpdateLoaderCache
 from nvgraft.plan.edit_actions import RunHook
-from nvgraft_cli.case.cdi_requests import source_of_edits, to_complete
+from nvgraft_cli.case.cdi_requests import is_written, source_of_edits, to_complete
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 from nvgraft_cli.prove.opened import opened_libraries
 from nvgraft_specs import catalogue, names
@@ -29,12 +29,17 @@ def cdi_incomplete(patient: Patient) -> Iterator[Diagnosis]:
     """
     if not patient.by_edits:
         raise NotChecked("the container gets its GPUs from the hook, not by CDI edits")
+    source, again = source_of_edits(patient.case), to_complete(patient.case)
+    programs = [*_missing_programs(patient, source)]
+    asked = patient.injected.request.devices
+    if asked and not programs and not patient.binds() and not patient.rules:
+        yield _nothing(patient, source, again)
+        return
     if patient.platform != platform.NVML:
         raise NotChecked("the edits of this platform are of other files and nodes")
     binds = patient.binds()
     targets = {bind.target for bind in binds}
-    source, again = source_of_edits(patient.case), to_complete(patient.case)
-    yield from _missing_programs(patient, source)
+    yield from programs
     cause = "they were made before the driver was complete, changed by hand, or by another program"
     nodes = {path for path in targets if path.startswith("/dev/nvidia")}
     for path, error, phrase in _CONTROL if nodes else ():
@@ -51,6 +56,7 @@ def cdi_incomplete(patient: Patient) -> Iterator[Diagnosis]:
         component.row.name: component.path for component in patient.host.inventory.files.libraries
     }
     rows = [row.name for row in catalogue.LIBRARIES]
+    lacking: dict[str, str] = {}
     for soname in opened_libraries(names.DEFAULT_CAPABILITIES):
         row = next(row for row in rows if soname.startswith(f"{row}."))
         proof = patient.proof(soname)
@@ -59,12 +65,7 @@ def cdi_incomplete(patient: Patient) -> Iterator[Diagnosis]:
         phrase = f"{soname}: cannot open shared object file: No such file or directory"
         mounted = [path for path in targets if posixpath.basename(path).startswith(f"{row}.")]
         if not mounted:
-            yield Diagnosis(
-                f"{source}: {row} is not mounted, and the host has {chosen[row]}",
-                cause,
-                again,
-                phrase=phrase,
-            )
+            lacking[row] = phrase
         elif not any(isinstance(action, UpdateLoaderCache) for action in patient.injected.actions):
             hooks = sum(isinstance(action, RunHook) for action in patient.injected.actions)
             which = f"none of its {hooks} hooks" if hooks else "no hook"
@@ -75,6 +76,28 @@ def cdi_incomplete(patient: Patient) -> Iterator[Diagnosis]:
                 again,
                 phrase=phrase,
             )
+    if lacking:
+        first = next(iter(lacking))
+        yield Diagnosis(
+            f"{source}: {' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not mounted,"
+            f" and the host has {', '.join(chosen[row] for row in lacking)}",
+            cause if is_written(patient.case) else "who makes these edits does not find the files",
+            again,
+            phrase=lacking[first],
+        )
+
+
+def _nothing(patient: Patient, source: str, again: str) -> Diagnosis:
+    """Report edits that mount nothing."""
+    message = f"{source}: they give the container no file and no device node"
+    if patient.case.acting_mode == "csv":
+        return Diagnosis(
+            message,
+            "mode csv takes what the CSV files of a Tegra board name, and this host has none",
+            'set mode = "auto" under [nvidia-container-runtime] in config.toml, the default: it '
+            "takes what this host has",
+        )
+    return Diagnosis(message, "they were made where no driver was found", again)
 
 
 def _missing_programs(patient: Patient, source: str) -> Iterator[Diagnosis]:

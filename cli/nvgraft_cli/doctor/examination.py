@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nvgraft.base.errors import HOST_NOT_OPENED, Refusal
+from nvgraft.cdi.channels import DIRECTORY
 from nvgraft_cli.case.edits import Unmountable
 from nvgraft_cli.doctor import (
     cdi_checks,
@@ -243,6 +244,9 @@ def _explain(refusal: Refusal, patient: Patient, results: dict[str, Result]) -> 
         # The same words of a path in the container.
         label = patient.rootfs.label
         identifier = "refused" if label and label in refusal.text else identifier
+    if DIRECTORY in refusal.text:  # a channel, not the driver, is missing
+        identifier = "unknown-device"
+        explaining = {identifier}
     if isinstance(refusal, Unmountable):
         identifier = "cdi-stale"
         explaining = {identifier}
@@ -254,7 +258,7 @@ def _explain(refusal: Refusal, patient: Patient, results: dict[str, Result]) -> 
         title = "this pod's container is not created"
     failure = _BY_ID.get(identifier) or Failure("refused", title, refusal.text)
     cause = meanings[0].cause if meanings else refusal.hint
-    if identifier == "cdi-stale":
+    if isinstance(refusal, Unmountable):
         cause = "the CDI edits are of another driver than the host's"
     fix = refusal.hint or "run nvgraft explain-error with this message"
     finding = Diagnosis(refusal.reference_line(), cause, fix, phrase=refusal.text)

@@ -7,6 +7,7 @@ import posixpath
 from collections.abc import Iterator
 
 from nvgraft.plan.actions import Injection, UpdateLoaderCache
+from nvgraft_cli.case.cdi_requests import source_of_edits, to_complete
 from nvgraft_cli.case.planned_cache import CACHE
 from nvgraft_cli.case.planning import CacheOnVolume
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
@@ -74,6 +75,9 @@ def program_missing(patient: Patient) -> Iterator[Diagnosis]:
         fix = f"set {names.VISIBLE_DEVICES}=all (docker -e, or ENV in the image)"
     elif _OF_DRIVER[name] not in patient.capabilities:
         return  # capability-not-requested reports it
+    elif any(binary.row.name == name for binary in patient.host.inventory.files.binaries):
+        cause = f"{source_of_edits(patient.case)}: {name} is not mounted, and the host has it"
+        fix = to_complete(patient.case)
     else:
         cause = f"{name} is a program of the driver, which this host does not have in PATH"
         fix = f"install {name} on the host with the rest of the driver (package nvidia-utils)"

@@ -245,7 +245,7 @@ def _split(factor: str) -> tuple[str, str, str]:
 
 
 def _hint(requirement: str, facts: dict[str, str | None]) -> str:
-    provided = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
+    provided = ", ".join(f"{name} {value}" for name, value in facts.items() if value)
     failures = "; ".join(
         f"{_short(failed.term)}: {_short(failed.factor)}"
         f" {'does not hold' if failed.valid else 'is not a valid condition'}"
