@@ -478,6 +478,8 @@ def test_a_driver_without_gpus_answers_what_needs_none(tmp_path: Path, capsys: C
     main(["explain", "--host", new, "--bundle", bundle])
     out = capsys.readouterr().out
     assert "device nodes that are not known" in out.splitlines()[0]
+    assert "through NVML" not in out
+    assert "recorded from the files of a driver that does not run. Its libraries are" in out
     assert re.search(r"GPUs +not known", out)
     main(["why", "/dev/nvidia0", "--host", new, "--bundle", bundle])
     assert capsys.readouterr().out.startswith("/dev/nvidia0 may be in the container\n")
@@ -774,8 +776,10 @@ def test_a_loader_cache_that_leads_to_another_driver_is_not_used(
 def test_a_directory_that_may_not_be_read_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    """The error has the path of the directory, not that of a descriptor."""
-    driver(tmp_path)
+    """The error has the path of the directory, not that of a descriptor; a directory beside that
+    the user did not name is passed over.
+    """
+    driver(tmp_path / "driver")
     forbidden = "/usr/lib/x86_64-linux-gnu/nvidia"
     listdir = LiveTree.listdir
 
@@ -786,7 +790,9 @@ def test_a_directory_that_may_not_be_read_is_named(
 
     monkeypatch.setattr(LiveTree, "listdir", refuse)
     assert main(["snapshot", "--root", str(tmp_path)]) == 2
-    start = f"nvgraft snapshot: {tmp_path}{forbidden}: permission denied | run as a user who"
+    assert "has no driver: neither " in capsys.readouterr().err
+    assert main(["snapshot", "--root", str(tmp_path / "driver")]) == 2
+    start = f"nvgraft snapshot: {tmp_path}/driver{forbidden}: permission denied | run as a user who"
     assert capsys.readouterr().err.startswith(start)
 
 

@@ -290,8 +290,10 @@ def _request_facts(case: Case) -> Iterator[Fact]:
 def host_step(host: HostSide) -> Step:
     """Return the step about the host."""
     report, files = host.inventory.report, host.inventory.files
+    known = host.gpus_known
+    says = "as the driver reports through NVML" if known else "in the names of the driver's files"
     facts = [
-        Fact("driver", report.driver_version, "as the driver reports through NVML"),
+        Fact("driver", report.driver_version, says),
         Fact("CUDA", report.cuda_version, "the newest version that this driver supports"),
         Fact("driver root", host.inventory.root, "the directory below which files are looked up"),
     ]
@@ -302,7 +304,7 @@ def host_step(host: HostSide) -> Step:
                 f"GPU {index}", gpu.model + mig, f"{gpu.uuid}, /dev/nvidia{gpu.minor}, {gpu.bus_id}"
             )
         )
-    if not host.gpus_known:
+    if not known:
         facts.append(Fact("GPUs", "not known", "the document of the host has no GPUs"))
     elif not report.gpus:
         facts.append(Fact("GPUs", "none", "NVML reports no GPU"))
@@ -325,11 +327,14 @@ def host_step(host: HostSide) -> Step:
                 "no driver version or package contains all files",
             )
         )
+    reports = f"The driver on {host.label} reports its version and its GPUs through NVML."
+    if not known:
+        reports = f"{host.label} was recorded from the files of a driver that does not run."
     return Step(
         "host",
         "What the host has",
-        f"The driver on {host.label} reports its version and its GPUs through NVML. Its libraries "
-        "are the entries of the host's loader cache whose file names end in that version.",
+        f"{reports} Its libraries are the entries of the host's loader cache whose file names end "
+        "in that version.",
         f"{_HOST}#what-is-looked-for",
         tuple(facts),
     )

@@ -280,9 +280,14 @@ def _other_files(tree: Tree, directory: str) -> str:
     names = (name for name in tree.listdir("/") if _type(tree, f"/{name}") == "dir")
     for name in islice(names, _MOST_PACKAGES):
         place = f"{directory.rstrip('/')}/{name}"
-        below = open_tree_at(place, place, tree.bounds)
+        try:
+            below = open_tree_at(place, place, tree.bounds)
+        except OSError:
+            continue
         try:
             versions = _versions(below)
+        except OSError:
+            continue  # this directory is not what the user asked about
         finally:
             below.close()
         if versions:
