@@ -58,6 +58,13 @@ def python(text: str, **variables: str) -> ScriptCommand | str | None:
             None,
         ),
         ("try:\n  os.execv('/a', ['a'])\nexcept OSError:\n  pass", "/a", None),
+        ("subprocess.run(['a'], env=dict(os.environ, X='1'))", "a", "1"),
+        ("m = {'X': '1'}\nsubprocess.run(['a'], env=dict(Z='2', **m))", "a", "1"),
+        ("m = {'X': '1'}\nos.environ.update(**m)\nos.execv('/a', ['a'])", "/a", "1"),
+        ("o = {'env': {'X': '1'}}\nsubprocess.run(['a'], **o)", "a", "1"),
+        ("os.execve('/a', ['a'], os.environ | {'X': '1'})", "/a", "1"),
+        ("e = os.environ.copy()\ne |= {'X': '1'}\nsubprocess.run(['a'], env=e)", "a", "1"),
+        ("os.environ |= {'X': '1'}\nos.execv('/a', ['a'])", "/a", "1"),
     ],
 )
 def test_a_python_script_becomes_a_command(text: str, words: str, value: str | None) -> None:
@@ -78,6 +85,10 @@ def test_a_python_script_becomes_a_command(text: str, words: str, value: str | N
         f"os.environ[name()] = '1'\n{EXEC}",
         "a = ['x']\nfor n in range(9):\n  a.extend(a)\n" + "a.extend(a)\n" * 99 + EXEC,
         "def f():\n  f()\nf()\n" + EXEC,
+        "os.execve('/a', ['a'], dict(os.environ, **found()))",
+        "os.execve('/a', ['a'], dict(zip(a, b)))",
+        f"os.environ.update(**found())\n{EXEC}",
+        f"os.environ |= found()\n{EXEC}",
     ],
 )
 def test_what_is_not_known_of_a_python_script_is_told(text: str) -> None:

@@ -160,8 +160,7 @@ class _FollowedPython:
             if node.value is not None:
                 self._assign(node.target, self._value(node.value, variables), variables)
         elif isinstance(node, ast.AugAssign):
-            added = ast.BinOp(_loaded(node.target), node.op, node.value)
-            self._assign(node.target, self._value(added, variables), variables)
+            self._augment(node, variables)
         elif isinstance(node, ast.If):
             holds = self._value(node.test, variables)
             if holds is not _NOT_KNOWN:
@@ -219,6 +218,18 @@ class _FollowedPython:
             for element in target.elts:
                 self._assign(element, _NOT_KNOWN, variables)
 
+    def _augment(self, node: ast.AugAssign, variables: dict[str, Any]) -> None:
+        target = _loaded(node.target)
+        place = self._value(target, variables)
+        if not isinstance(place, dict):
+            added = ast.BinOp(target, node.op, node.value)
+            self._assign(node.target, self._value(added, variables), variables)
+            return
+        more = self._value(node.value, variables)
+        if not isinstance(more, dict):
+            raise _Undecided
+        place |= more
+
     # -- values
 
     def _value(self, node: ast.expr, variables: dict[str, Any]) -> Any:
@@ -245,6 +256,8 @@ class _FollowedPython:
             left, right = self._value(node.left, variables), self._value(node.right, variables)
             texts = isinstance(left, str) and isinstance(right, str)
             lists = isinstance(left, list) and isinstance(right, list)
+            if isinstance(node.op, ast.BitOr) and isinstance(left, dict):
+                return left | right if isinstance(right, dict) else _NOT_KNOWN
             return left + right if isinstance(node.op, ast.Add) and (texts or lists) else _NOT_KNOWN
         if isinstance(node, ast.Subscript):
             return self._element(node, variables)
@@ -373,23 +386,40 @@ class _FollowedPython:
         if isinstance(node.func, ast.Name):
             if node.func.id in self._functions and not dotted:
                 return self._function(self._functions[node.func.id], arguments, node, variables)
-            return self._builtin(node.func.id, arguments)
+            return self._builtin(node.func.id, arguments, node, variables)
         if isinstance(node.func, ast.Attribute):
             value = self._value(node.func.value, variables)
             if isinstance(value, str | list | dict):
                 return self._method(value, node.func.attr, arguments, node, variables)
         return self._library(dotted, arguments)
 
-    def _builtin(self, name: str, arguments: list[Any]) -> Any:
+    def _keywords(self, node: ast.Call, variables: dict[str, Any]) -> dict[str, Any]:
+        """Return the keyword arguments of a call."""
+        given: dict[str, Any] = {}
+        for one in node.keywords:
+            value = self._value(one.value, variables)
+            if one.arg is not None:
+                given[one.arg] = value
+            elif isinstance(value, dict):
+                given |= value
+            else:
+                raise _Undecided
+        return given
+
+    def _builtin(
+        self, name: str, arguments: list[Any], node: ast.Call, variables: dict[str, Any]
+    ) -> Any:
         if name in {"exit", "quit"}:
             raise _ScriptEnd
+        if name == "dict":
+            first = arguments[0] if arguments else {}
+            plain = isinstance(first, dict)
+            return first | self._keywords(node, variables) if plain else _NOT_KNOWN
         if len(arguments) != 1:
             return _NOT_KNOWN
         (value,) = arguments
         if name == "len" and isinstance(value, str | list | dict):
             return len(value)
-        if name == "dict" and isinstance(value, dict):
-            return dict(value)
         if name == "list" and isinstance(value, list):
             return list(value)
         return str(value) if name == "str" and isinstance(value, str | int) else _NOT_KNOWN
@@ -441,8 +471,7 @@ class _FollowedPython:
         if name == "copy":
             return dict(value)
         if name == "update":
-            named = {one.arg: self._value(one.value, variables) for one in node.keywords if one.arg}
-            for more in [*arguments, named]:
+            for more in [*arguments, self._keywords(node, variables)]:
                 if not isinstance(more, dict):
                     raise _Undecided
                 value |= more
@@ -470,7 +499,7 @@ class _FollowedPython:
         for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=True):
             local[name] = self._value(default, self.globals)
         local |= dict(zip(names, arguments, strict=False))
-        local |= {one.arg: self._value(one.value, variables) for one in node.keywords if one.arg}
+        local |= self._keywords(node, variables)
         if function.args.vararg is not None:
             local[function.args.vararg.arg] = arguments[len(names) :]
         self._calls += 1
@@ -497,7 +526,7 @@ class _FollowedPython:
             words = [arguments[0], *words[1:]] if isinstance(words, list) else words
         else:
             words = arguments[0]
-            given = {one.arg: self._value(one.value, variables) for one in node.keywords}
+            given = self._keywords(node, variables)
             environment = given.get("env") or environment
             if given.get("shell") is True and isinstance(words, str):
                 words = ["/bin/sh", "-c", words]
