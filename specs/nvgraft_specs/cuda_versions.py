@@ -70,25 +70,25 @@ MINIMUM_DRIVERS = {
 }
 
 #: Compute capability -> the first branch that drives such GPUs: that of the first CUDA that knows
-#: the capability, in the release notes of the CUDA toolkits. What is missing here, branch 340 and
-#: newer drive, or it is not known.
+#: the capability. What is missing here is not known, or all branches of CUDA_VERSIONS drive it.
+#:
+#: Source of this table and the next: NVIDIA's CUDA Toolkit, Driver, and Architecture Matrix; for
+#: the last branches of 1.x and 2.x, Debian's descriptions of the legacy drivers.
 FIRST_BRANCHES = {
     "6.0": 367,
     "6.1": 367,
     "7.0": 384,
     "7.5": 410,
     "8.0": 450,
-    "8.6": 455,
+    "8.6": 450,
     "8.9": 520,
     "9.0": 520,
     "10.0": 570,
     "12.0": 570,
-    "10.3": 575,
-    "12.1": 575,
 }
 
-#: Compute capability, or its first number -> the last branch that drives such GPUs, from NVIDIA's
-#: announcements of the legacy drivers. A capability counts before its first number.
+#: Compute capability, or its first number -> the last branch that drives such GPUs. A capability
+#: counts before its first number.
 LAST_BRANCHES = {"1": 340, "2": 390, "3": 470, "5": 580, "6": 580, "7.0": 580}
 
 #: The first CUDA with minor-version compatibility.
