@@ -106,7 +106,7 @@ MIG = {
     "0,1": (
         "warning",
         "/dev/nvidia0 is in MIG mode, and the container has no MIG device of it: CUDA does not",
-        "CUDA finds 1 GPU (driver 535.1).",
+        "CUDA finds 1 of 2 GPUs (driver 535.1).",
     ),
     "0:1": (None, "", "CUDA finds one MIG device (driver 535.1)."),
     "0:0,0:1": (

@@ -21,6 +21,7 @@ STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
 CUDA, CODEC = "libcuda.so.1", "libnvidia-encode.so.1"
 MOUNTED = f"{LIBS}/libcuda.so.560.35.03"
 OWN = f"{LIBS}/libnvidia-encode.so.1"
+OWN_CUDA = f"{LIBS}/libcuda.so.1"
 NO_VIDEO = f"{names.DRIVER_CAPABILITIES}=compute,utility"
 
 #: Case -> further files of the image, variables, the file of libcuda.so.1, and the trouble.
@@ -344,3 +345,61 @@ def test_what_a_made_specification_lacks_is_one_finding_with_a_way_out(
     assert "libcuda.so and libnvidia-ml.so are not mounted" in finding["message"]
     assert "changed by hand" not in finding["cause"]
     assert 'set mode = "legacy"' in finding["fix"]
+
+
+def test_the_images_driver_is_named_where_no_capability_brings_one(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """Without compute a program finds the driver that the image has: doctor does not say none."""
+    bundle = made(
+        tmp_path / "b", {OWN_CUDA[1:]: library(CUDA)}, f"{names.DRIVER_CAPABILITIES}=utility"
+    )
+    (proof,) = answer(capsys, "prove", CUDA, "--bundle", bundle)["proofs"]
+    assert proof["file"]["path"] == OWN_CUDA
+    *_, last = text(capsys, "doctor", "--bundle", bundle)
+    assert last.endswith(
+        f"its programs load {OWN_CUDA} of the image: {names.DRIVER_CAPABILITIES} lacks compute."
+    )
+
+
+def test_the_name_without_a_version_is_answered_where_it_leads_elsewhere(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """A program that opens libcuda.so gets CUDA's stub, and libcuda.so.1 the host's file."""
+    stub = "/usr/local/cuda/lib64/stubs"
+    files = {f"{stub[1:]}/libcuda.so": library(CUDA)}
+    bundle = made(tmp_path / "b", files, f"LD_LIBRARY_PATH={stub}")
+    (proof,) = answer(capsys, "prove", "libcuda.so", "--bundle", bundle)["proofs"]
+    (why,) = answer(capsys, "why", "libcuda.so", "--bundle", bundle)["answers"]
+    assert why["loading"]["file"] == proof["file"]
+    assert proof["file"]["path"] == f"{stub}/libcuda.so"
+    head, *_ = text(capsys, "why", CUDA, "--bundle", bundle)
+    assert head == f"{CUDA} is in the container"
+
+
+def test_the_answer_does_not_change_however_often_it_is_asked(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """The bounds of an image count what one question reads, not all questions of a page together:
+    the page says what doctor says of a script that runs ldconfig.
+    """
+    program = image()["usr/bin/app"]
+    script = b'#!/bin/sh\ncp /opt/x.conf /etc/ld.so.conf.d/00-x.conf && ldconfig\nexec "$@"\n'
+    files = {
+        "etc/ld.so.conf": b"include /etc/ld.so.conf.d/*.conf\n",
+        "etc/ld.so.conf.d/x86.conf": f"{LIBS}\n".encode(),
+        "opt/x.conf": b"/opt/old\n",
+        "opt/old/libcuda.so.1": library(CUDA),
+        "entry.sh": script,
+        **dict.fromkeys(("bin/sh", "usr/bin/ldconfig", "usr/bin/cp"), program),
+    }
+    bundle, page = Path(made(tmp_path / "b", files)), tmp_path / "page.html"
+    config = json.loads((bundle / "config.json").read_text())
+    config["process"]["args"] = ["/entry.sh", "app"]
+    (bundle / "config.json").write_text(json.dumps(config))
+    words = ["--bundle", str(bundle), "--host", "h100-550"]
+    main(["doctor", *words])
+    *_, verdict = capsys.readouterr().out.splitlines()
+    assert "its programs load /opt/old/libcuda.so.1" in verdict
+    main(["explain", "--html", str(page), *words])
+    assert f">{verdict}</h1>" in page.read_text().replace("&#39;", "'")

@@ -82,7 +82,9 @@ def searched_by_ldconfig(tree: Tree, machine: str, given: Sequence[str]) -> list
     :param given: the directories that it gets as arguments.
     :param machine: the host's ``uname -m``.
     """
-    found = SearchPath(_TreeFiles(tree), given, machine).directories
+    files = _TreeFiles(tree)
+    files.bounds.next_step()  # each question reads the same directories
+    found = SearchPath(files, given, machine).directories
     return [directory.names[0] for directory in found]
 
 

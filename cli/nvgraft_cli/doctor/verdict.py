@@ -122,7 +122,12 @@ def _what_cuda_finds(patient: Patient, failure: str, other: str) -> tuple[str, s
         words = f", {'with' if files else 'without'} the driver's files and without a GPU"
         return "bad" if request.devices else "plain", "No GPU", words
     if not {"compute", "video"} & set(request.capabilities):
-        words = f", and CUDA finds no driver: {names.DRIVER_CAPABILITIES} lacks compute"
+        finds = "CUDA finds no driver"
+        if patient.container.rootfs_known:
+            final = patient.proof("libcuda.so.1").final
+            if final.foreign:
+                finds = f"its programs load {final.path} of {final.origin}"
+        words = f", and {finds}: {names.DRIVER_CAPABILITIES} lacks compute"
         return "mend" if other else "plain", "No CUDA", words
     if not patient.container.rootfs_known:
         words = "; whether CUDA is found is not known without the image's files"
@@ -163,7 +168,7 @@ def _found(devices: CudaDevices) -> str:
     """Return how many devices CUDA finds, and of how many if CUDA_VISIBLE_DEVICES names fewer."""
     if devices.found and devices.found[0].mig:
         return "one MIG device"
-    count, given = len(devices.found), len(devices.given)
+    count, given = len(devices.found), len(devices.given) + len(devices.closed)
     return f"{count}{f' of {given}' * (count != given)} {'GPU' if given == 1 else 'GPUs'}"
 
 

@@ -171,10 +171,15 @@ def _present(subject: Subject, plan: Plan, gpus: tuple[Gpu, ...]) -> list[Action
 
 
 def _loading(subject: Subject, case: Case) -> Proof | None:
-    """Return what is loaded under the SONAME by which programs open a subject, if they open it."""
+    """Return what is loaded under the SONAME by which programs open a subject, if they open it.
+
+    A name without a version is answered for itself where a file of the image has it.
+    """
     for name in opened_libraries(names.CAPABILITIES):
         if subject.kind == "library" and name.startswith(f"{subject.row}."):
-            return CaseProofs(case).opened(name)
+            proofs = CaseProofs(case)
+            own = proofs.opened(subject.row) if subject.name == subject.row else None
+            return own if own is not None and own.final.foreign else proofs.opened(name)
     return None
 
 
