@@ -29,6 +29,11 @@ CONDA: dict[str, str | bytes] = {
     "opt/conda/envs/new/conda-meta/history": "",
     "opt/conda/envs/new/etc/conda/activate.d/a.sh": "export LD_LIBRARY_PATH=/opt/x\n",
 }
+#: An installation whose program is elsewhere, as micromamba's images have it.
+BASE: dict[str, str | bytes] = {
+    "opt/conda/conda-meta/history": "",
+    "opt/conda/etc/conda/activate.d/a.sh": "export LD_LIBRARY_PATH=/opt/x\n",
+}
 
 SUPERVISED = "[program:one]\ncommand=app -x\n"
 
@@ -208,6 +213,7 @@ def test_what_starts_a_program_gives_it_variables(
             0,
             "what `conda activate none` sets",
         ),
+        (["bash", "-c", "micromamba activate base && exec app"], BASE, 4, ""),
         (["bash", "-c", "echo 'export LD_LIBRARY_PATH=/opt/x; app' >/r; bash /r"], {}, 4, ""),
         (["bash", "-c", "echo 'LD_LIBRARY_PATH=/opt/x' >/r; set -a; . /r; app"], {}, 4, ""),
     ],

@@ -65,8 +65,14 @@ def _prefix(
     named = (variables.get(name, "") for name in ("MAMBA_ROOT_PREFIX", "CONDA_DIR"))
     roots = [posixpath.dirname(posixpath.dirname(exe)) if exe else "", *named, *_ROOTS]
     base = environment in {"", "base"}
-    for root in filter(None, roots):
-        prefix = root if base else posixpath.join(root, "envs", environment)
-        if any(is_there(posixpath.join(prefix, name)) for name in ("conda-meta", "bin")):
-            return prefix
-    return None
+    prefixes = [
+        root if base else posixpath.join(root, "envs", environment) for root in filter(None, roots)
+    ]
+    # The program may be outside of the installation: /usr has a bin too, but no conda-meta.
+    marked = (
+        prefix
+        for mark in ("conda-meta", "bin")
+        for prefix in prefixes
+        if is_there(posixpath.join(prefix, mark))
+    )
+    return next(marked, None)
