@@ -338,7 +338,7 @@ def test_the_marks_that_get_lost_do_not_matter(
     changed = [(row, marks(text)) for row, text in PASTES if marks(text) != text]
     sample = spread(changed, 5 * fuzz_examples)
     missed = [row for row, text in sample if ids(text) != [row]]
-    assert len(missed) <= 1 + len(sample) // 30
+    assert len(missed) <= 2 + len(sample) // 30
 
 
 @pytest.mark.parametrize("marks", ["no quotation marks", "no underscores"])
