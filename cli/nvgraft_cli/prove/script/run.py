@@ -193,8 +193,9 @@ class _Shell:
         self.became: ScriptOutcome | None = None
         self.perhaps: ScriptOutcome | None = None
         self.last: ScriptOutcome | None = None
-        #: The states in which rounds of the loop perhaps end.
+        #: The states in which rounds of the loop perhaps end, and the function or the file.
         self._jumped: list[ShellState] = []
+        self._returned: list[ShellState] = []
         #: The program that the last command lacks, or "".
         self.missing = ""
 
@@ -381,6 +382,9 @@ class _Shell:
         except _Jump:
             self._jumped.append(other)
             return None
+        except _Return:
+            self._returned.append(other)
+            return None
         return other
 
     def _merge(self, state: ShellState, branches: list[ShellState | None]) -> None:
@@ -388,6 +392,8 @@ class _Shell:
         ends = [branch for branch in branches if branch is not None]
         if not ends and self._jumped:
             raise _Jump(0, leaves=False)
+        if not ends and self._returned:
+            raise _Return(None)
         if not ends:
             raise ShellEnd
         state.become_one_of(ends)
@@ -474,6 +480,21 @@ class _Shell:
                 state.become_one_of([*self._jumped, state.copy()])
         finally:
             self._jumped = jumped
+
+    def _until_return(self, follow: Callable[[], bool | None], state: ShellState) -> bool | None:
+        """Follow a function or a file: after it, the state may be one in which it has returned."""
+        returned, self._returned = self._returned, []
+        try:
+            try:
+                status = follow()
+            except _Return as end:
+                status = end.status
+            if self._returned:
+                state.become_one_of([*self._returned, state.copy()])
+                status = None
+        finally:
+            self._returned = returned
+        return status
 
     def _round(self, body: Block, state: ShellState) -> bool:
         """Follow one round of a loop; return whether it leaves the loop."""
@@ -698,11 +719,9 @@ class _Shell:
         self._calls += 1
         before = state.arguments
         state.arguments = [before[0], *words[1:]]
-        status: bool | None = True
+        body = state.functions[words[0]]
         try:
-            status = self.run(state.functions[words[0]], state)
-        except _Return as end:
-            status = end.status
+            status = self._until_return(partial(self.run, body, state), state)
         finally:
             self._calls -= 1
         state.arguments = before
@@ -728,9 +747,7 @@ class _Shell:
         state.source = arguments[0]
         status: bool | None = True
         try:
-            status = self.run_text(text, state)
-        except _Return as end:
-            status = end.status
+            status = self._until_return(partial(self.run_text, text, state), state)
         except NotUnderstood:
             state.opaque.append(f"what {arguments[0]} sets, which a script reads")
         state.source = source
