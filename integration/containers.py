@@ -171,7 +171,8 @@ class Bundle:
             capture_output=True,
             text=True,
             timeout=120,
-            stdin=subprocess.DEVNULL,
+            # crun gives its standard input to the container's root, and /dev/null is this machine's.
+            input="",
         )
         output, _, changes = done.stdout.partition(f"\n{MARK}\n")
         return Run(

@@ -5,6 +5,7 @@ crun cannot set up cgroups on every machine and requires a single version of the
 rules are not tested under it.
 """
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,3 +78,4 @@ def test_every_combination_gets_the_driver(
     assert ("writable" in done.stdout.split()) == writable
     made = [line.split() for line in done.changes if line.startswith(">")]
     assert {words[4] for words in made} == {str(MAPPED if mapped else 0)}
+    assert Path("/dev/null").stat().st_uid == 0, "this machine's /dev/null belongs to the container"
