@@ -71,6 +71,56 @@ def test_programs_that_change_the_user(
     assert (code, proof["program"]) == (4 if readable else 0, "/usr/bin/app")
 
 
+@pytest.mark.parametrize(
+    ("args", "member"),
+    [
+        (["gosu", "guest", "app"], True),
+        (["su-exec", "guest", "app"], True),
+        (["runuser", "-u", "guest", "--", "app"], True),
+        (["su", "guest", "-c", "exec app"], True),
+        (["setpriv", "--reuid=guest", "--regid=guest", "--init-groups", "app"], True),
+        (["gosu", "guest:guest", "app"], False),
+        (["setuidgid", "guest", "app"], False),
+        (["chpst", "-u", "guest", "app"], False),
+        (["setpriv", "--reuid=guest", "--regid=guest", "--clear-groups", "app"], False),
+        (["gosu", "other", "app"], False),
+    ],
+)
+def test_a_user_has_the_groups_of_which_it_is_a_member(
+    args: list[str], member: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """Programs that start another one as a user give it, most of them, all the user's groups."""
+    path = starters_bundle(tmp_path / "b", "LD_LIBRARY_PATH=/opt/x", args=args)
+    root = tmp_path / "b/rootfs"
+    for name in ("chpst", "runuser", "setpriv", "setuidgid", "su", "su-exec"):
+        put(root / "usr/bin" / name, ELF)
+    users = "root:x:0:0::/:/bin/sh\nguest:x:4000:4000::/:/bin/sh\nother:x:4002:4002::/:/bin/sh\n"
+    (root / "etc/passwd").write_text(users)
+    group = (root / "opt/x/libcuda.so.1").stat().st_gid
+    (root / "etc/group").write_text(f"guest:x:4000:\ndriver:x:{group}:someone,guest\n")
+    (root / "opt/x/libcuda.so.1").chmod(0o640)
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if member else 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        (["--reuid=guest", "--clear-groups"], True),
+        (["--reuid=guest", "--clear-groups", "--reset-env"], False),
+        (["--reset-env"], False),
+    ],
+)
+def test_setpriv_resets_variables(
+    options: list[str], kept: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """With --reset-env the program gets a usual PATH and the variables of its user, no others."""
+    args = ["setpriv", *options, "sh", "-c", 'LD_LIBRARY_PATH=$LIBRARIES exec "$0"', "app"]
+    path = starters_bundle(tmp_path / "b", "LIBRARIES=/opt/x", args=args)
+    put(tmp_path / "b/rootfs/usr/bin/setpriv", ELF)
+    (tmp_path / "b/rootfs/etc/passwd").write_text("guest:x:4000:4000::/:/bin/sh\n")
+    assert run_prove(capsys, "--bundle", path)[0] == (4 if kept else 0)
+
+
 @pytest.mark.parametrize("uid", [0, 4000])
 @pytest.mark.parametrize(
     "script",

@@ -81,6 +81,6 @@ def started_by_chaining(tree: PlannedTree, name: str, start: ProgramStart) -> Pr
     known = {key: value for key, value in environment.items() if value is not None}
     following = ProgramStart(chained.words, known, start)
     following.directory = posixpath.join(start.directory, chained.directory)
-    user = named_user(tree, chained.user) if chained.user else None
+    user = named_user(tree, chained.user, members=name != "chpst") if chained.user else None
     following.become(user)
     return following

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from nvgraft_cli.case.planned_tree import PlannedTree
-from nvgraft_cli.prove.loader.user import named_user, shell_of
+from nvgraft_cli.prove.loader.user import User, groups_of, named_user, shell_of
 from nvgraft_cli.prove.start.options import take_assignments, without_options
 from nvgraft_cli.prove.start.pam_sessions import session_variables
 from nvgraft_cli.prove.start.program_start import ProgramStart
@@ -12,16 +12,19 @@ from nvgraft_cli.prove.start.program_start import ProgramStart
 _FIRST_NAMES_USER = {"gosu", "su-exec", "s6-setuidgid", "setuidgid"}
 #: Options that take a value as a word of its own, of programs that start another one as a user.
 _USER_VALUES = {
-    "setpriv": {
-        *("--reuid", "--regid", "--ruid", "--rgid", "--groups", "--inh-caps", "--ambient-caps"),
-        *("--bounding-set", "--securebits", "--pdeathsig", "--selinux-label"),
-    },
     "runuser": {"-u", "--user", "-g", "--group", "-G", "-c", "--command", "-s", "--shell"},
     "su": {"-g", "--group", "-G", "-c", "--command", "-s", "--shell"},
     "sudo": {"-u", "--user", "-g", "--group", "-C", "-D", "-h", "-p", "-r", "-t", "-T", "-U"},
 }
+_SETPRIV_VALUES = {
+    *("--reuid", "--regid", "--ruid", "--rgid", "--groups", "--inh-caps", "--ambient-caps"),
+    *("--bounding-set", "--securebits", "--pdeathsig", "--selinux-label"),
+}
+#: PATH after `setpriv --reset-env`: of root, and of others.
+_PATH_OF_ROOT = "/usr/local/sbin:/usr/local/bin:/sbin:/bin:/usr/sbin:/usr/bin"
+_PATH_OF_OTHERS = "/usr/local/bin:/bin:/usr/bin"
 #: The names of all programs that start another one as a user.
-USER_STARTERS = {*_FIRST_NAMES_USER, *_USER_VALUES}
+USER_STARTERS = {*_FIRST_NAMES_USER, *_USER_VALUES, "setpriv"}
 
 
 def started_as_user(
@@ -31,24 +34,51 @@ def started_as_user(
 
     :param words: the words behind its name.
     """
+    if name == "setpriv":
+        return _by_setpriv(tree, words, start)
     if name in _USER_VALUES:
         return _by_options(tree, name, words, start)
     words = without_options(words, set())
-    return _as(tree, words[0], words[1:], start) if words else None
+    if not words:
+        return None
+    return _as(named_user(tree, words[0], members=name != "setuidgid"), words[1:], start)
 
 
-def _as(tree: PlannedTree, name: str, words: list[str], start: ProgramStart) -> ProgramStart | None:
-    """Return the start of a command as the named user; a name that is not known is ignored."""
+def _as(user: User | None, words: list[str], start: ProgramStart) -> ProgramStart | None:
+    """Return the start of a command as a user; one that is not known is ignored."""
     following = start.then(words)
     if following is not None:
-        following.become(named_user(tree, name))
+        following.become(user)
+    return following
+
+
+def _by_setpriv(tree: PlannedTree, words: list[str], start: ProgramStart) -> ProgramStart | None:
+    """Return the command that setpriv becomes. Sources: setpriv(1), util-linux' setpriv.c."""
+    words, options = list(words), dict[str, str]()
+    while words and words[0].startswith("-"):
+        option, equals, value = words.pop(0).partition("=")
+        if option == "--":
+            break
+        takes = option in _SETPRIV_VALUES and not equals and words
+        options[option] = words.pop(0) if takes else value
+    name, group = options.get("--reuid", ""), options.get("--regid", "")
+    user = named_user(tree, f"{name}:{group}" if group else name, members=False)
+    if user is not None and "--init-groups" in options:
+        user = User(user.uid, user.groups + groups_of(tree, name))
+    following = _as(user, words, start)
+    if following is not None and "--reset-env" in options:
+        shell, home = shell_of(tree, name or "root")
+        kept = {key: start.environment[key] for key in {"TERM"} & start.environment.keys()}
+        of_user = {"SHELL": shell, "HOME": home, "USER": name, "LOGNAME": name}
+        path = _PATH_OF_OTHERS if following.uid else _PATH_OF_ROOT
+        following.environment = {**kept, **of_user, "PATH": path}
     return following
 
 
 def _by_options(
     tree: PlannedTree, name: str, words: list[str], start: ProgramStart
 ) -> ProgramStart | None:
-    """Return the command that setpriv, runuser, su or sudo becomes."""
+    """Return the command that runuser, su or sudo becomes."""
     user, group, script, login, kept = "", "", None, False, {"PATH", "TERM"}
     logged_in: dict[str, str] = {}
     words = list(words)
@@ -59,8 +89,8 @@ def _by_options(
         takes = option in _USER_VALUES[name]
         if takes and not equals and words:
             value = words.pop(0)
-        user = value if option in {"-u", "--user", "--reuid"} else user
-        group = value if option in {"-g", "--group", "--regid"} else group
+        user = value if option in {"-u", "--user"} else user
+        group = value if option in {"-g", "--group"} else group
         script = value if option in {"-c", "--command"} else script
         login |= option in {"-", "-l", "--login", "-i"}
         if name == "sudo" and option in {"-E", "--preserve-env"}:
@@ -77,7 +107,7 @@ def _by_options(
     elif name == "sudo":
         user = user or "root"
     assigned = take_assignments(words) if name == "sudo" else {}
-    following = _as(tree, f"{user}:{group}" if group else user, words, start)
+    following = _as(named_user(tree, f"{user}:{group}" if group else user), words, start)
     if following is not None and (name == "sudo" or login):
         kept = kept if name == "sudo" else {"TERM"}
         following.environment = {
