@@ -333,6 +333,15 @@ def test_a_refusal_is_the_hooks_own_line(tmp_path: Path, capsys: Captured) -> No
     )
 
 
+def host_of_level(level: str | None, place: Path) -> str:
+    """Write the document of a host whose processor has a level, or none that is recorded."""
+    host = json.loads(Path(gallery.path("runfile-a10x2")).read_text())
+    if level is not None:
+        host["isa_level"] = level
+    place.write_text(json.dumps(host))
+    return str(place)
+
+
 HWCAPS = b"\0x86-64-v4:x86-64-v3:x86-64-v2\0"
 
 
@@ -357,12 +366,9 @@ def test_the_hosts_processor_decides_the_subdirectories(
         ("opt/lib/glibc-hwcaps/x86-64-v4/libx.so.1", library("libx.so.1")),
     )
     files[LOADER.lstrip("/")] += HWCAPS
-    host = json.loads(Path(gallery.path("runfile-a10x2")).read_text())
-    if level is not None:
-        host["isa_level"] = level
-    (tmp_path / "h.json").write_text(json.dumps(host))
     path = bundle(tmp_path / "b", files, "LD_LIBRARY_PATH=/opt/lib")
-    _, (proof,) = run_prove(capsys, "libx.so.1", "--bundle", path, host=str(tmp_path / "h.json"))
+    host = host_of_level(level, tmp_path / "h.json")
+    _, (proof,) = run_prove(capsys, "libx.so.1", "--bundle", path, host=host)
     assert proof["objects"]["path"] == f"/{place}/libx.so.1"
     place = "/opt/lib/glibc-hwcaps"
     facts = [
@@ -703,15 +709,58 @@ def test_a_device_in_the_place_of_a_library(tmp_path: Path, capsys: Captured) ->
     assert proof["failures"][0]["words"] == "/opt/x/libcuda.so.1: file too short"
 
 
-def test_older_subdirectories_of_a_loader(tmp_path: Path, capsys: Captured) -> None:
-    """A loader before 2.37 searches tls and x86_64 below each directory, its file shows."""
-    files = image(("opt/x/tls/libcuda.so.1", library("libcuda.so.1")))
+@pytest.mark.parametrize(
+    ("directory", "level", "from_image", "known"),
+    [
+        ("tls", None, True, True),
+        ("x86_64", None, True, True),
+        ("haswell", None, True, False),
+        ("tls/haswell/x86_64", "x86-64-v4", True, False),
+        ("haswell", "x86-64-v2", False, True),
+    ],
+)
+def test_older_subdirectories_of_a_loader(
+    directory: str,
+    level: str | None,
+    from_image: bool,
+    known: bool,
+    tmp_path: Path,
+    capsys: Captured,
+) -> None:
+    """A loader before 2.37 searches tls and x86_64 below each directory, its file shows. On Intel's
+    processors, which are assumed, it searches haswell too.
+    """
+    host = host_of_level(level, tmp_path / "h.json")
+    file = f"opt/x/{directory}/libcuda.so.1"
+    files = image((file, library("libcuda.so.1")))
     variable = "LD_LIBRARY_PATH=/opt/x"
-    assert run_prove(capsys, "--bundle", bundle(tmp_path / "new", files, variable))[0] == 0
+    newer = bundle(tmp_path / "new", files, variable)
+    assert run_prove(capsys, "--bundle", newer, host=host)[0] == 0
     files[LOADER.lstrip("/")] += b"\0tls\0"
-    code, (proof,) = run_prove(capsys, "--bundle", bundle(tmp_path / "old", files, variable))
-    assert (code, proof["file"]["path"]) == (4, "/opt/x/tls/libcuda.so.1")
-    assert proof["file"]["how"] == "LD_LIBRARY_PATH, in a subdirectory for processors"
+    older = bundle(tmp_path / "old", files, variable)
+    code, (proof,) = run_prove(capsys, "--bundle", older, host=host)
+    assert code == (4 if from_image else 0)
+    how = proof["file"]["how"]
+    assert ("in a subdirectory for processors" in how) is from_image
+    fact = f"whether the host's processor is Intel's; if not, /{file} is not loaded"
+    assert (fact in proof["unknown"]) is not known
+    (tmp_path / "old/rootfs" / file).chmod(0)
+    code, (proof,) = run_prove(capsys, "--bundle", older, host=host)
+    assert (code, fact in proof["unknown"]) == (0, False)
+
+
+def test_older_subdirectories_for_32_bit_programs(tmp_path: Path, capsys: Captured) -> None:
+    """A 32-bit loader before 2.37 searches i686 and sse2 below each directory."""
+    loader, places = "/lib/ld-linux.so.2", ("usr/lib", "usr/lib/i686/sse2")
+    files = {
+        "usr/bin/app": shared_object(32, "EM_386", "app", [], None, loader),
+        loader.lstrip("/"): shared_object(32, "EM_386", "ld-linux.so.2", [], None) + b"\0tls\0",
+    }
+    for place in places:
+        files[f"{place}/libx.so.1"] = shared_object(32, "EM_386", "libx.so.1", [], None)
+    made = bundle(tmp_path / "b", files, "LD_LIBRARY_PATH=/usr/lib")
+    _, (proof,) = run_prove(capsys, "libx.so.1", "--bundle", made)
+    assert proof["file"]["path"] == "/usr/lib/i686/sse2/libx.so.1"
 
 
 @pytest.mark.parametrize(

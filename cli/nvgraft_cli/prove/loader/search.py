@@ -68,9 +68,17 @@ _MULTIARCH = {
 _SYSTEM_DIRECTORIES = re.compile(rb"(?:/[\x21-\x7e]*/\0){2,}")
 #: Subdirectories of glibc-hwcaps that a loader (2.33 and later, on x86-64) knows, best first.
 _HWCAPS = re.compile(rb"\0((?:x86-64-v[2-9]:?)+)\0")
-#: Subdirectories of every x86-64 processor in which a loader before 2.37 searches. What it has for
-#: some of them only (haswell, avx512_1) has been out of use since glibc-hwcaps (2.33).
-_OLDER = ("tls/x86_64/x86_64", "tls/x86_64", "tls", "x86_64/x86_64", "x86_64")
+#: Subdirectories for x86-64 processors in which a loader before 2.37 searches, in its order: those
+#: with the name of an architecture, and with that of a platform, which Intel's processors have.
+#: ($PLATFORM is the same name.) It also has one for AVX-512, which nobody uses.
+_PLATFORM = "haswell"
+_OLDER = (
+    *(f"tls/{_PLATFORM}/x86_64", f"tls/{_PLATFORM}", "tls/x86_64/x86_64", "tls/x86_64", "tls"),
+    *(f"{_PLATFORM}/x86_64", _PLATFORM, "x86_64/x86_64", "x86_64"),
+)
+#: The same for 32-bit programs; each processor of a node with a GPU has these.
+_OLDER_32 = ("tls/i686/sse2", "tls/i686", "tls/sse2", "tls", "i686/sse2", "i686", "sse2")
+_OLDER_OF = {("EM_X86_64", 64): _OLDER, ("EM_386", 32): _OLDER_32}
 _OLDER_LOADER = b"\0tls\0"
 #: Flags of a cache row without a libc: ldconfig writes them for a 32-bit library that needs no
 #: libc. Every loader takes such a row if there is no better one.
@@ -79,9 +87,6 @@ _ELF = 1
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
 _MUSL_ORIGIN = re.compile(r"\$ORIGIN|\$\{ORIGIN\}")
 _CACHE_PATH = re.compile(rb"(/[\x21-\x7e]*/ld\.so\.cache)\0")
-#: The value of $PLATFORM, beside the name of the architecture, that glibc's loader has for Intel's
-#: processors. It has one more, for Xeon Phi, which no node with a GPU is.
-_PLATFORM = "haswell"
 #: The names of architectures in $PLATFORM (AT_PLATFORM).
 _ARCHITECTURES = {("EM_X86_64", 64): "x86_64", ("EM_AARCH64", 64): "aarch64"}
 #: What in GLIBC_TUNABLES takes features, and with them levels, from a processor.
@@ -186,7 +191,7 @@ def read_loader(tree: PlannedTree, path: str, machine: str, bits: int) -> Loader
         return Loader(path, True, ("/lib", "/usr/local/lib", "/usr/lib"), "")
     data = tree.read(resolved, _LOADER_LIMIT)
     directories, cache, hwcaps = _built_in_loader(data)
-    older = _OLDER if bits == 64 and _OLDER_LOADER in data else ()
+    older = _OLDER_OF.get((machine, bits), ()) if _OLDER_LOADER in data else ()
     directories = directories or _usual_directories(tree, machine, bits)
     return Loader(path, False, directories, cache, hwcaps, older)
 
@@ -361,6 +366,10 @@ class Searcher:
             {name for name in self._hwcaps if name > _SURE_LEVEL} if isa_level is None else set()
         )
         self._level = int(level.removeprefix("x86-64-v")) - 1
+        # Processors of a lower level than the usual one have no platform of their own.
+        self._older = tuple(
+            name for name in loader.older if level >= _USUAL_LEVEL or _PLATFORM not in name
+        )
         self._directories = _musl_directories(tree, loader) if loader.musl else loader.directories
 
     def facts(self, path: str) -> Dynamic:
@@ -539,23 +548,32 @@ class Searcher:
         """Yield the paths to try in those subdirectories of a directory that are there."""
         for level in self._undecided_hwcaps:
             path = posixpath.join(directory, "glibc-hwcaps", level, name)
-            if self._resolved(path) is not None:
+            if self._may_be_taken(path):
                 self._not_recorded(path, level)
         for level in self._hwcaps:
             if f"glibc-hwcaps/{level}" in there:
                 path = posixpath.join(directory, "glibc-hwcaps", level, name)
-                if self._resolved(path) is not None:
+                if self._may_be_taken(path):
                     self._assumed(path, level)
                 yield path, _for_level(how, level)
-        for subdirectory in self.loader.older:
+        for subdirectory in self._older:
             path = posixpath.join(directory, subdirectory, name)
             if self._resolved(path) is not None:
+                if _PLATFORM in subdirectory and self._may_be_taken(path):
+                    self._note_unknown(
+                        f"whether the host's processor is Intel's; if not, {path} is not loaded"
+                    )
                 yield path, f"{how}, in a subdirectory for processors"
+
+    def _may_be_taken(self, path: str) -> bool:
+        """Tell whether a file is there that the container's user may read."""
+        resolved = self._resolved(path)
+        return resolved is not None and self._access.may_read(resolved)
 
     def _subdirectories(self, directory: str) -> list[str]:
         """Return the subdirectories for processors that a directory has."""
         if directory not in self._there:
-            names = (*(f"glibc-hwcaps/{level}" for level in self.loader.hwcaps), *self.loader.older)
+            names = (*(f"glibc-hwcaps/{level}" for level in self.loader.hwcaps), *self._older)
             self._there[directory] = [
                 name
                 for name in names
@@ -565,9 +583,12 @@ class Searcher:
 
     def _not_recorded(self, path: str, level: str) -> None:
         fact = f"whether the host's processor has level {level}; if it has, {path} is loaded"
+        self._note_unknown(fact)
+        self.perhaps[path] = fact
+
+    def _note_unknown(self, fact: str) -> None:
         if fact not in self.unknown:
             self.unknown.append(fact)
-        self.perhaps[path] = fact
 
     def _forget_equal(self, located: Located) -> None:
         """Forget each fact that decides between ways to the same file."""
@@ -576,12 +597,11 @@ class Searcher:
             self.unknown = [other for other in self.unknown if other != fact]
 
     def _assumed(self, path: str, level: str) -> None:
-        fact = (
-            f"whether the host's processor has level {level}, as servers have; if not, {path} is "
-            "not loaded"
-        )
-        if level in self._assumed_hwcaps and fact not in self.unknown:
-            self.unknown.append(fact)
+        if level in self._assumed_hwcaps:
+            self._note_unknown(
+                f"whether the host's processor has level {level}, as servers have; if not, {path} "
+                "is not loaded"
+            )
 
     def _first_directories(self, chain: list[Requester]) -> Iterator[tuple[str, str]]:
         """Yield the directories that come before the loader's cache, each with the rule."""
@@ -646,8 +666,8 @@ class Searcher:
         entry, other = self._by_platform[directory]
         here, there = (self._resolved(posixpath.join(place, name)) for place in (directory, other))
         fact = f"the value of $PLATFORM in {entry}: with some processors of Intel {_PLATFORM}"
-        if here != there and fact not in self.unknown:
-            self.unknown.append(fact)
+        if here != there:
+            self._note_unknown(fact)
 
     @cached_property
     def _lib(self) -> str:
