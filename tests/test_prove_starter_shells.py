@@ -48,10 +48,10 @@ def test_an_entry_point_exports_variables(
         ("ldconfig", 1000, 4, ""),
         ("ldconfig -p", 0, 4, ""),
         ("ln -s /opt/x/libcuda.so.1 /srv", 0, 0, ""),
-        ("ln -s /opt/x/libcuda.so.1 /srv", 1000, 0, "by `ln -s /opt/x/libcuda.so.1 /srv`"),
+        ("ln -s /opt/x/libcuda.so.1 /srv", 4321, 0, ""),
         ("rm -r /opt/x/", 0, 0, ""),
         ("export LD_LIBRARY_PATH=/opt/x; rm -r /opt/x/", 0, 0, ""),
-        ("export LD_LIBRARY_PATH=/opt/x; rm -r /opt/x/", 1000, 4, "`rm -r /opt/x/`"),
+        ("export LD_LIBRARY_PATH=/opt/x; rm -r /opt/x/", 4321, 4, ""),
         ("mkdir -p /srv/a; cp /opt/x/libcuda.so.1 /srv/a; export LD_LIBRARY_PATH=/srv/a", 0, 4, ""),
         ("cp -r /opt/x /srv/a; export LD_LIBRARY_PATH=/srv/a", 0, 4, ""),
         ("ln -s /opt/x /srv/a; export LD_LIBRARY_PATH=/srv/a", 0, 4, ""),
@@ -120,6 +120,62 @@ def test_a_script_changes_no_file_of_the_host(
     (unfound,) = (row for row in document["results"] if row["id"] == "library-path")
     fixes = [finding["fix"] for finding in unfound["findings"]]
     assert fixes == (["let the script leave /usr/lib/x86_64-linux-gnu as it is"] * (code == 1))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("ln -s /opt/x/libcuda.so.1 /opt/lib/", "/opt"),
+        ("cp /opt/x/libcuda.so.1 /opt/y.so", "/opt"),
+        ("mv /opt/x/libcuda.so.1 /opt/y.so", "/opt"),
+        ("rm -rf /opt/x", "/opt"),
+        ("rm -f /opt/none", ""),
+        ("mkdir -p /opt/a/b", "/opt"),
+        ("mkdir -p /opt/x", ""),
+        ("touch /opt/ready", "/opt"),
+        ("sed -i s/a/b/ /opt/x/a.conf", "/opt/x"),
+        ("echo /opt/x > /etc/ld.so.conf.d/x.conf", "/etc"),
+        ("echo a > /opt/x/a.conf", "/opt/x/a.conf"),
+        ("echo a | tee /opt/x/a.conf", "/opt/x/a.conf"),
+        ("ldconfig", "/etc"),
+        ("ldconfig -p", ""),
+        ("touch /tmp/ready; echo a > /dev/null; mkdir -p /dev/shm/a /run/a", ""),
+        ("ln -s /opt/x/libcuda.so.1 /opt/lib || :", ""),
+        ("if ! touch /opt/ready; then :; fi", ""),
+    ],
+)
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_script_that_ends_where_it_may_not_write(
+    line: str, reason: str, read_only: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """With set -e a command ends a script that writes to a read-only root, or to what its user may
+    not change. On volumes it is not known.
+    """
+    path = starters_bundle(
+        tmp_path / "b",
+        "PATH=/usr/bin",
+        args=["/entry.sh", "app"],
+        user={"uid": 0 if read_only else 4321, "gid": 4321},
+    )
+    root = tmp_path / "b/rootfs"
+    put(root / "entry.sh", f'#!/usr/bin/sh\nset -e\n{line}\nexec "$@"\n')
+    put(root / "opt/x/a.conf", "a\n")
+    for place in ("opt", "opt/x", "etc", "tmp"):
+        (root / place).mkdir(exist_ok=True)
+        (root / place).chmod(0o777 if place == "tmp" else 0o755)
+    config = json.loads(Path(path, "config.json").read_text())
+    config["root"]["readonly"] = read_only
+    config["mounts"] += [
+        {"destination": place, "type": "tmpfs", "source": "tmpfs", "options": ["tmpcopyup"]}
+        for place in (("/run", "/tmp") if read_only else ("/run",))
+    ]
+    Path(path, "config.json").write_text(json.dumps(config))
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert code == (1 if reason else 0)
+    words = "".join(failure["words"] for failure in proof["failures"])
+    on_root = f"{reason} is on the container's root file system, which is read-only"
+    told = on_root if read_only else f"its user may not write to {reason}"
+    assert words.endswith(told if reason else "")
 
 
 @pytest.mark.parametrize(

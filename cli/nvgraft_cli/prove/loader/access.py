@@ -16,7 +16,7 @@ from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.case.volumes import Volume
 from nvgraft_cli.prove.loader.user import User
 
-_READ, _EXECUTE = 4, 1  # of a directory, the latter is the right to search
+_READ, _WRITE, _EXECUTE = 4, 2, 1  # of a directory, the latter is the right to search
 _SET_UID, _SET_GID = 0o4000, 0o2010  # a set-group-ID bit counts with the group's right to execute
 _FILE_CAPABILITIES = "security.capability"
 _OVERRIDE = "CAP_DAC_OVERRIDE"
@@ -77,6 +77,13 @@ class Access:
         return self._everything or (
             self._may_search(posixpath.dirname(path)) and self._has(path, _READ)
         )
+
+    def may_write(self, path: str) -> bool:
+        """Tell whether the process may write to the file or directory at a resolved ``path``.
+
+        Root may: an image that a user has unpacked for root belongs to that user here.
+        """
+        return self._override or self._uid == 0 or self._has(path, _WRITE)
 
     def not_executed(self, path: str) -> str:
         """Return why the process may not execute the file at a resolved ``path``, or "".

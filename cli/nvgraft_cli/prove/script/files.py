@@ -19,6 +19,9 @@ IsHidden = Callable[[str], bool]
 IsMounted = Callable[[str], bool]
 #: Tells whether the user of the script may read the file at a path without links.
 MayRead = Callable[[str], bool]
+#: Returns why a file cannot be written at a path, by the file or directory without links that is
+#: there or above it; "" where it can or that is not known.
+NotWritten = Callable[[str, str], str]
 
 #: A line of a written file of which not even the command is known: it may set any variable.
 _OPAQUE = re.compile(r"^[ \t]*(?:export[ \t]+)?\0", re.MULTILINE)
@@ -42,11 +45,13 @@ class ShellFiles:
         hidden: IsHidden = lambda _: False,
         mounted: IsMounted = lambda _: False,
         may_read: MayRead = lambda _: True,
+        not_written: NotWritten = lambda _path, _there: "",
     ) -> None:
         self.machine = machine
         self._hidden = hidden
         self._mounted = mounted
         self._may_read = may_read
+        self._not_written = not_written
         self._tree = tree
         self._find = find
         self._read = 0
@@ -73,6 +78,28 @@ class ShellFiles:
         known = text is not None and before is not None and len(before) + len(text) < SCRIPT_LIMIT
         self._forget(place, state)
         state.written[place] = f"{before}{text}" if known else UNKNOWN
+
+    def prevents(self, path: str, state: ShellState, *, replaces: bool = True) -> str:
+        """Return why a file certainly cannot be made or removed at a path, "" otherwise.
+
+        :param replaces: False for what writes into a file that is there.
+        """
+        target = place = self.place(path, state)
+        if UNKNOWN in place or place.startswith(("/dev/", "/proc/", "/sys/")):
+            return ""
+        changed = {*state.written, *state.links, *state.copies, *state.directories}
+        while True:
+            if place in changed or any(f"{place}/".startswith(f"{p}/") for p in state.touched):
+                return ""
+            try:
+                resolved, node = self._tree.find(place)
+            except (OSError, PathError):
+                return ""
+            if node is not None and not replaces:
+                return "" if self._hidden(resolved) else self._not_written(target, resolved)
+            if place == "/":
+                return ""
+            place, replaces = posixpath.dirname(place), False
 
     def is_mounted(self, path: str, state: ShellState) -> bool:
         """Tell whether a path leads to a file of the host, which no script changes."""

@@ -22,6 +22,7 @@ from nvgraft_cli.prove.script.files import (
     IsHidden,
     IsMounted,
     MayRead,
+    NotWritten,
     ShellFiles,
 )
 from nvgraft_cli.prove.script.grammar import parse
@@ -127,6 +128,7 @@ def run_script(
     hidden: IsHidden = lambda _: False,
     mounted: IsMounted = lambda _: False,
     may_read: MayRead = lambda _: True,
+    not_written: NotWritten = lambda _path, _there: "",
     options: Sequence[str] = (),
     dialect: Dialect = "bash",
 ) -> ScriptOutcome | None:
@@ -140,13 +142,14 @@ def run_script(
     :param hidden: tells whether it is not known what is at a path.
     :param mounted: tells whether a path leads to a file of the host.
     :param may_read: tells whether the script's user may read a file.
+    :param not_written: returns why a file cannot be written at a path, by what is there.
     :param options: those of the shell.
     """
     state = ShellState(
         {**(own or {}), **environment}, set(environment), directory, list(arguments), uid
     )
     state.dialect = dialect
-    shell = _Shell(ShellFiles(tree, find, machine, hidden, mounted, may_read))
+    shell = _Shell(ShellFiles(tree, find, machine, hidden, mounted, may_read, not_written))
     ended, status = "", None
     try:
         for files in before:
@@ -196,8 +199,8 @@ class _Shell:
         #: The states in which rounds of the loop perhaps end, and the function or the file.
         self._jumped: list[ShellState] = []
         self._returned: list[ShellState] = []
-        #: The program that the last command lacks, or "".
-        self.missing = ""
+        #: Why the last command fails, or "" where that is not known.
+        self._reason = ""
 
     def run_text(self, text: str, state: ShellState) -> bool | None:
         """Follow a text of commands.
@@ -227,7 +230,7 @@ class _Shell:
 
     def failure(self, words: str) -> str:
         """Return why the last command fails, ``words`` where more is not known."""
-        return f"{self.missing}: not found" if self.missing else words
+        return self._reason or words
 
     # -- commands. Each returns whether it succeeds, None where that is not known.
 
@@ -247,7 +250,7 @@ class _Shell:
 
     def _and_or(self, command: AndOr, state: ShellState) -> bool | None:
         status: bool | None = True
-        self.missing = ""
+        self._reason = ""
         for operator, pipeline in command.pipelines:
             if (operator, status) in {("&&", False), ("||", True)}:
                 continue
@@ -347,6 +350,12 @@ class _Shell:
             nonlocal status
             status = self._command(command.command, state)
 
+        reasons = (self._files.prevents(p, state, replaces=False) for p, _ in targets if p)
+        why = "" if self._brought or state.opaque else next(filter(None, reasons), "")
+        if why:
+            self._input = read
+            self._reason = f"it cannot write to a file: {why}"
+            return False
         try:
             if not targets:
                 inner = command.command
@@ -524,7 +533,7 @@ class _Shell:
         while words and (found := assignment(words[0])):
             name, joined, value = found
             if joined and state.dialect != "bash":
-                self.missing = f"{name}+="
+                self._reason = f"{name}+=: not found"
                 return False
             if value[-1].kind == "array":
                 state.assign_array(name, self._words.array(value[-1], state), joined=joined)
@@ -560,16 +569,15 @@ class _Shell:
 
     def _call(self, words: list[str], assigned: dict[str, str], state: ShellState) -> bool | None:
         name, arguments = words[0], words[1:]
-        if changes_files(name) and len(self._changes) < _CHANGES:
-            self._changes.append(tuple(words))
-        follow_change(words, self._input, state, self._files)
+        if name not in state.functions and not self._change_files(words, state):
+            return False
         if posixpath.basename(name) in PROGRAMS and arguments[:1] == ["activate"]:
             there = name in state.functions or not self._lacks_program(name, state)
             return self._activate(words, state) if there or not state.ends_at_failure else False
         if name in state.functions:
             return self._function(words, state)
         if lacks_builtin(name, arguments, state):
-            self.missing = name
+            self._reason = f"{name}: not found"
             return False
         if name in {"[", "test", "[["}:
             return holds(arguments[: -1 if name != "test" else None], state, self._files)
@@ -617,12 +625,22 @@ class _Shell:
             return self._program(words, assigned, state)
         return True
 
+    def _change_files(self, words: list[str], state: ShellState) -> bool:
+        """Follow what a command does to files; return False if it certainly fails."""
+        why = follow_change(words, self._input, state, self._files)
+        if why and not self._brought and not state.opaque:
+            self._reason = f"its `{' '.join(words)}` fails: {why}"
+            return False
+        if changes_files(words[0]) and len(self._changes) < _CHANGES:
+            self._changes.append(tuple(words))
+        return True
+
     def _program(
         self, words: list[str], assigned: dict[str, str], state: ShellState
     ) -> bool | None:
         name, arguments = words[0], words[1:]
         if self._lacks_program(name, state):
-            self.missing = name
+            self._reason = f"{name}: not found"
             if self._output is not None:
                 self._output.append("")
             return False

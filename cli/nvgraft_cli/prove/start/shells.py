@@ -1,17 +1,18 @@
 """Follow a shell to what its script becomes or runs last."""
 
 import posixpath
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nvgraft.base.errors import printable
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.case.planned_tree import PlannedTree
-from nvgraft_cli.prove.loader.access import access_of
+from nvgraft_cli.prove.loader.access import Access, access_of
 from nvgraft_cli.prove.start.path_search import SHELL_PATH, find_named
 from nvgraft_cli.prove.start.program_start import ProgramStart, find_program
 from nvgraft_cli.prove.start.start_failure import StartCause, failure
-from nvgraft_cli.prove.start.tree_files import text_of
+from nvgraft_cli.prove.start.tree_files import mount_points, text_of
 
 if TYPE_CHECKING:
     from nvgraft_cli.prove.script.state import Dialect
@@ -69,6 +70,7 @@ def started_by_shell(tree: PlannedTree, path: str, start: ProgramStart) -> Progr
         hidden=lambda place: _is_hidden(tree, place),
         mounted=lambda place: _is_mounted(tree, place),
         may_read=access.may_read if access else lambda _: True,
+        not_written=partial(_not_written, start, access),
         options=options,
         dialect=dialect,
     )
@@ -123,6 +125,21 @@ def _is_mounted(tree: PlannedTree, path: str) -> bool:
         return tree.from_host(tree.resolve(path))
     except (OSError, PathError):
         return False
+
+
+def _not_written(start: ProgramStart, access: Access | None, path: str, there: str) -> str:
+    """Return why a file cannot be written at a path; "" if it can, or is not known.
+
+    :param there: the file itself, or the directory above it that is there, without links.
+    """
+    volumes = mount_points(start.container) if start.container else []
+    if access is None or any(
+        f"{place}/".startswith(f"{volume}/") for place in (path, there) for volume in volumes
+    ):
+        return ""
+    if start.read_only:
+        return f"{there} is on the container's root file system, which is read-only"
+    return "" if access.may_write(there) else f"its user may not write to {there}"
 
 
 def _dialect(tree: PlannedTree, path: str, start: ProgramStart) -> "Dialect":
