@@ -9,6 +9,7 @@ import pytest
 from bundles import EVERYTHING, make_bundle, put
 from images import docker_save
 from loaders import (
+    ELF,
     LOADER,
     PARTS,
     X86,
@@ -707,6 +708,35 @@ def test_a_device_in_the_place_of_a_library(tmp_path: Path, capsys: Captured) ->
     code, (proof,) = run_prove(capsys, "--bundle", path)
     assert code == 1
     assert proof["failures"][0]["words"] == "/opt/x/libcuda.so.1: file too short"
+
+
+@pytest.mark.parametrize("gcompat", [True, False])
+def test_musl_in_the_place_of_glibcs_loader(
+    gcompat: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """In Alpine glibc's loader is a program of gcompat that starts musl's, or a link to that one:
+    programs then have musl's directories, and its libc for glibc's.
+    """
+    musl, stand_in = "lib/ld-musl-x86_64.so.1", "opt/libgcompat.so.0"
+    files = {
+        "usr/bin/app": ELF,
+        musl: shared_object(64, X86, "libc.musl-x86_64.so.1", [], None),
+        "usr/lib/libx.so.1": library("libx.so.1"),
+    }
+    if gcompat:
+        program = executable(X86, "x") + f"\0/{musl}\0--preload\0/{stand_in}\0".encode()
+        files |= {LOADER.lstrip("/"): program, stand_in: library("libgcompat.so.0")}
+    made = bundle(tmp_path / "b", files)
+    if not gcompat:
+        (tmp_path / "b/rootfs/lib64").mkdir()
+        (tmp_path / "b/rootfs" / LOADER.lstrip("/")).symlink_to(f"../{musl}")
+    _, (proof,) = run_prove(capsys, "libx.so.1", "--bundle", made)
+    assert (proof["verdict"], proof["loader"]) == ("yes", f"/{musl}")
+    assert proof["file"]["path"] == "/usr/lib/libx.so.1"
+    assert run_prove(capsys, "libcuda.so.1", "--bundle", made)[0] == 1
+    if gcompat:
+        _, (proof,) = run_prove(capsys, f"/{stand_in}", "--bundle", made)
+        assert proof["file"]["how"] == "gcompat"
 
 
 @pytest.mark.parametrize(

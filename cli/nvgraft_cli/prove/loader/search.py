@@ -83,6 +83,12 @@ _OLDER_LOADER = b"\0tls\0"
 #: Flags of a cache row without a libc: ldconfig writes them for a 32-bit library that needs no
 #: libc. Every loader takes such a row if there is no better one.
 _ELF = 1
+#: The directories built into musl's loader.
+_OF_MUSL = ("/lib", "/usr/local/lib", "/usr/lib")
+#: What is in the program of Alpine's gcompat: it stands in the place of glibc's loader and starts
+#: musl's, which preloads functions that glibc alone has.
+_STARTS_MUSL = re.compile(rb"\0(/lib/ld-musl-[\w-]+\.so\.1)\0")
+_GCOMPAT = re.compile(rb"\0(/[\x21-\x7e]*libgcompat\.so\.0)\0")
 #: Dynamic string tokens: $ORIGIN or ${ORIGIN}, but not $ORIGINAL.
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
 _MUSL_ORIGIN = re.compile(r"\$ORIGIN|\$\{ORIGIN\}")
@@ -112,6 +118,7 @@ class Loader:
     :ivar cache: the path of its cache; "" if it reads none, None if it is not known.
     :ivar hwcaps: names of glibc-hwcaps subdirectories that it knows, best first.
     :ivar older: subdirectories for processors in which glibc before 2.37 searches, in its order.
+    :ivar preloads: libraries that it preloads by itself.
     """
 
     path: str
@@ -120,6 +127,7 @@ class Loader:
     cache: str | None
     hwcaps: tuple[str, ...] = ()
     older: tuple[str, ...] = ()
+    preloads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +196,14 @@ def read_loader(tree: PlannedTree, path: str, machine: str, bits: int) -> Loader
     if resolved is None:
         raise FileNotFoundError(2, "no such file or directory", path)
     if "ld-musl" in posixpath.basename(path):
-        return Loader(path, True, ("/lib", "/usr/local/lib", "/usr/lib"), "")
+        return Loader(path, True, _OF_MUSL, "")
+    if "ld-musl" in posixpath.basename(resolved):
+        return Loader(resolved, True, _OF_MUSL, "")  # a link of Alpine's libc6-compat
     data = tree.read(resolved, _LOADER_LIMIT)
+    if started := _STARTS_MUSL.search(data):
+        preloaded = _GCOMPAT.search(data)
+        preloads = (preloaded[1].decode(),) if preloaded else ()
+        return Loader(started[1].decode(), True, _OF_MUSL, "", preloads=preloads)
     directories, cache, hwcaps = _built_in_loader(data)
     older = _OLDER_OF.get((machine, bits), ()) if _OLDER_LOADER in data else ()
     directories = directories or _usual_directories(tree, machine, bits)
@@ -396,6 +410,7 @@ class Searcher:
         """
         if self._preload:
             count_paths(self._tree, "LD_PRELOAD", self._preload.replace(" ", ":"))
+        yield from ((name, "gcompat") for name in self.loader.preloads)
         for name in re.split("[ :\n]" if self.loader.musl else "[ :]", self._preload):
             if name:
                 yield name, "LD_PRELOAD"
