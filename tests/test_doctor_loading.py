@@ -103,6 +103,25 @@ def test_a_library_that_the_image_lacks_is_named(setup: Setup, capsys: Captured)
     assert finding["fix"] == "add the package that contains libm.so.6 to the image"
 
 
+@pytest.mark.parametrize("of_program", [True, False])
+def test_a_library_that_the_program_lacks_is_named_once(
+    of_program: bool, setup: Setup, capsys: Captured
+) -> None:
+    """A program that needs a missing library, itself or by another, opens no library at all."""
+    needed = "libnone.so.1" if of_program else "libown.so.1"
+    own = shared_object(64, X86, "libown.so.1", ["libnone.so.1"], None)
+    setup.files["usr/lib/x86_64-linux-gnu/libown.so.1"] = own
+    setup.files["usr/bin/app"] = executable(X86, "x", [needed, "libc.so.6"], None, LOADER)
+    code, results = run_doctor(setup, capsys)
+    (finding,) = results["library-shadowed"]["findings"]
+    assert code == 1
+    by = "/usr/bin/app" if of_program else "/usr/lib/x86_64-linux-gnu/libown.so.1"
+    assert finding["message"] == (
+        f"the container's program ends at its start: {by} needs libnone.so.1, which the image lacks"
+    )
+    assert finding["fix"] == "add the package that contains libnone.so.1 to the image"
+
+
 def of_32_bits(setup: Setup) -> None:
     """Make the image a 32-bit one."""
     loader = "/lib/ld-linux.so.2"

@@ -149,14 +149,15 @@ def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
     absent = [name for name in opened_libraries(names.CAPABILITIES) if name not in opened]
     if "libcuda.so.1" in opened:
         opened.insert(1, "libcuda.so")
-    reported = set()
+    reported: set[str] = set()
     for name in [*opened, *absent]:
         proof = patient.proof(name)
         # Most programs open libcuda.so.1 only, and none needs what the container does not get.
         needed = name != "libcuda.so" and name not in absent
         if proof.verdict == "no":
-            if needed:
-                yield from _unloadable(name, proof, patient)
+            found = list(_unloadable(name, proof, patient)) if needed else []
+            yield from (one for one in found if one.message not in reported)
+            reported |= {one.message for one in found}
             continue
         final = proof.final
         if needed:
@@ -284,8 +285,9 @@ def _lacks_needed(name: str, failure: Failure, proof: Proof, patient: Patient) -
     lacks = f"{failure.needed_by} needs {failure.name}, which the image lacks"
     cause = "a library of the driver needs a library that the image has to bring"
     fix = f"add the package that contains {failure.name} to the image"
-    final = proof.final
-    if final.foreign and failure.needed_by == final.found:
+    final, root = proof.final, proof.load.root
+    ends = root is not None and root.path == patient.program
+    if final.foreign and failure.needed_by == final.found and not ends:
         cause = f"the loader takes a file of {final.origin} for the host's ({final.how})"
         fix = _way_out(final)
     beside = posixpath.dirname(resolve(patient.planned, proof.loader))
@@ -293,13 +295,14 @@ def _lacks_needed(name: str, failure: Failure, proof: Proof, patient: Patient) -
         lacks = f"{failure.needed_by} needs {failure.name}, which the loader does not find"
         cause = f"the image has it in {beside}, where the loader looks for the program's own only"
         fix = _set_library_path(patient, beside)
-    if failure.needed_by == patient.program:
-        cause = "the container's program ends at its start: its loader does not find that library"
+    if ends:
+        cause = f"the loader starts {patient.program} only with all libraries that it needs"
     capabilities = opened_for(failure.name)
     if capabilities and not set(capabilities) & set(patient.capabilities):
         given = ",".join([*patient.injected.request.capabilities, capabilities[0]])
         fix = f"set NVIDIA_DRIVER_CAPABILITIES={given}: {failure.name} is the driver's"
-    return Diagnosis(f"{name} does not load: {lacks}", cause, fix, phrase=failure.words)
+    message = "the container's program ends at its start" if ends else f"{name} does not load"
+    return Diagnosis(f"{message}: {lacks}", cause, fix, phrase=failure.words)
 
 
 def _lacks_compat32(words: str, patient: Patient) -> Diagnosis:
