@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,9 @@ from loaders import (
     run_prove,
     starters_bundle,
 )
+from nvgraft.formats.tree import LiveTree
 from nvgraft_cli.case.processor import read_isa_level
-from nvgraft_cli.case.symbols import Symbols
+from nvgraft_cli.case.symbols import Symbols, read_symbols
 from nvgraft_cli.prove.loader import loading
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import Loading, executable, shared_object
@@ -830,3 +832,54 @@ def test_a_symbol_that_no_library_has(
     assert words == ([missing] if verdict == "no" else [])
     lazy = [text for text in proof["unknown"] if "RTLD_LAZY" in text]
     assert bool(lazy) is ("lib" in path and not at_once)
+
+
+@pytest.mark.parametrize(("defined", "verdict"), [(True, "unknown"), (False, "no")])
+def test_a_part_of_another_glibc(
+    defined: bool,
+    verdict: str,
+    tmp_path: Path,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A part of glibc needs symbols of the same release: of the driver's library they are not
+    expected, whose symbols a document of a host does not have.
+    """
+    part, name = "/lib/x86_64-linux-gnu/libpthread.so.0", b"__libc_siglongjmp"
+    needs = Symbols(frozenset(), (name,), (), 0, frozenset({name}))
+    has = Symbols(frozenset({name} if defined else ()), (), (), 0)
+
+    def read(_tree: object, file: str) -> Symbols | None:
+        return None if "libcuda" in file else needs if file == part else has
+
+    monkeypatch.setattr(loading, "read_symbols", read)
+    made = bundle(tmp_path / "b", image())
+    _, (proof,) = run_prove(capsys, "libcuda.so.1", "--bundle", made)
+    assert proof["verdict"] == verdict
+    words = f"{part}: undefined symbol: __libc_siglongjmp, version GLIBC_PRIVATE"
+    assert [failure["words"] for failure in proof["failures"]] == ([] if defined else [words])
+
+
+@pytest.mark.requires("gcc", "x86_64")
+def test_symbols_that_are_private_to_glibc(tmp_path: Path) -> None:
+    """Of the symbols that a library needs by a version, only the private ones of glibc are told."""
+    (tmp_path / "of.map").write_text("GLIBC_2.34 { open_one; }; GLIBC_PRIVATE { own_one; };")
+    (tmp_path / "of.c").write_text(
+        "int open_one(void) { return 1; } int own_one(void) { return 2; }"
+    )
+    (tmp_path / "part.c").write_text(
+        "int open_one(void), own_one(void), none(void);"
+        " int part(void) { return open_one() + own_one() + none(); }"
+    )
+    gcc = ["gcc", "-shared", "-fPIC", "-nostdlib", "-o"]
+    for words in (
+        ["of.so", "of.c", "-Wl,--version-script,of.map", "-Wl,-soname,of.so"],
+        ["part.so", "part.c", "of.so"],
+    ):
+        subprocess.run([*gcc, *words], check=True, cwd=tmp_path)
+    tree = LiveTree(os.open(tmp_path, os.O_PATH))
+    symbols = read_symbols(tree, "/part.so")
+    tree.close()
+    assert symbols is not None
+    assert set(symbols.needed) == {b"own_one", b"none"}
+    assert symbols.private == frozenset({b"own_one"})

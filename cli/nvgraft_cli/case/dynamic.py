@@ -6,9 +6,9 @@ section, as the loader does: section headers may be missing or wrong.
 
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from nvgraft.formats import elf
@@ -264,6 +264,17 @@ def read_file(content: int | elf.FileContent) -> Dynamic:
     )
 
 
+class NeededVersion(NamedTuple):
+    """A version of a library that a file needs.
+
+    :ivar number: by which the file's table of symbols has it.
+    """
+
+    library: str
+    name: str
+    number: int
+
+
 def _loading(file: elf.File) -> tuple[SearchPaths, tuple[tuple[str, str], ...], tuple[str, ...]]:
     segments = elf.segments_of(file)
     tags = dict(elf.dynamic_entries(file, segments))
@@ -274,11 +285,9 @@ def _loading(file: elf.File) -> tuple[SearchPaths, tuple[tuple[str, str], ...], 
         names.name(tags[tag], _PATH_LIMIT) if tag in tags else None
         for tag in (_DT_RPATH, _DT_RUNPATH)
     )
-    needed = (
-        _versions_needed(file, names, elf.file_offset(tags[_DT_VERNEED], segments))
-        if _DT_VERNEED in tags
-        else ()
-    )
+    needed = [
+        (version.library, version.name) for version in versions_needed(file, names, tags, segments)
+    ]
     defined = (
         _versions_defined(file, names, elf.file_offset(tags[_DT_VERDEF], segments))
         if _DT_VERDEF in tags
@@ -291,8 +300,16 @@ def _loading(file: elf.File) -> tuple[SearchPaths, tuple[tuple[str, str], ...], 
 # so chains end, and reads of a file are bounded (nvgraft.formats.elf.READ_LIMIT).
 
 
-def _versions_needed(file: elf.File, names: elf.Names, offset: int) -> Iterator[tuple[str, str]]:
-    following = 1
+def versions_needed(
+    file: elf.File,
+    names: elf.Names,
+    tags: Mapping[int, int],
+    segments: list[tuple[int, int, int, int]],
+) -> Iterator[NeededVersion]:
+    """Yield the versions of libraries that a file needs and that may not lack."""
+    if _DT_VERNEED not in tags:
+        return
+    offset, following = elf.file_offset(tags[_DT_VERNEED], segments), 1
     while following:
         _version, _count, library, first, following = _VERNEED.unpack(
             file.read(offset, _VERNEED.size)
@@ -300,9 +317,9 @@ def _versions_needed(file: elf.File, names: elf.Names, offset: int) -> Iterator[
         provider = names.name(library)
         place, step = offset + first, 1
         while step:
-            _hash, flags, _index, name, step = _VERNAUX.unpack(file.read(place, _VERNAUX.size))
+            _hash, flags, number, name, step = _VERNAUX.unpack(file.read(place, _VERNAUX.size))
             if not flags & _VER_FLG_WEAK:
-                yield provider, names.name(name)
+                yield NeededVersion(provider, names.name(name), number)
             place += step
         offset += following
 

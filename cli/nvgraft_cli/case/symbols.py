@@ -1,6 +1,7 @@
 """Read which symbols an ELF file defines, and which it needs without saying of which version.
 
-A symbol with a version is not told: the loader checks first that the library has the version.
+A symbol with a version is not told: the loader checks first that the library has the version. What
+is private to glibc is: each release has that version, and other symbols in it.
 """
 
 import struct
@@ -10,7 +11,7 @@ from weakref import WeakKeyDictionary
 from nvgraft.formats import elf
 from nvgraft.formats.tree import Tree
 from nvgraft.host.snapshot import SnapshotTree
-from nvgraft_cli.case.dynamic import look
+from nvgraft_cli.case.dynamic import look, versions_needed
 from nvgraft_cli.case.file_changes import TextTree
 from nvgraft_cli.case.layered_tree import LayeredTree
 
@@ -21,6 +22,8 @@ _PT_TLS = 7
 _STB_LOCAL, _STB_WEAK, _SHN_UNDEF = 0, 2, 0
 #: Versions of a symbol up to this one are none; the bit above says that a version is hidden.
 _UNVERSIONED, _VERSION_BITS = 1, 0x7FFF
+#: The version of what parts of glibc have for one another.
+PRIVATE = "GLIBC_PRIVATE"
 #: The most symbols that are read of a file (libstdc++ has 6,000) and of a container, and the
 #: longest name: the files are those of strangers.
 _MOST_SYMBOLS, _MOST_OF_CONTAINER, _LONGEST_NAME = 8000, 400_000, 4096
@@ -34,12 +37,14 @@ class Symbols:
     :ivar needed: the names that it needs, in the order of its table, without weak ones.
     :ivar needed_at_once: of these, what data refer to; all of them if it binds at once.
     :ivar static_tls: bytes of thread-local storage that have to be beside the program's.
+    :ivar private: of the needed names, those that another part of the same glibc defines.
     """
 
     defined: frozenset[bytes]
     needed: tuple[bytes, ...]
     needed_at_once: tuple[bytes, ...]
     static_tls: int
+    private: frozenset[bytes] = frozenset()
 
 
 @dataclass(slots=True)
@@ -97,7 +102,10 @@ def _symbols(content: int | elf.FileContent) -> Symbols:
 
     versions = struct.unpack(f"<{count}H", table(_DT_VERSYM, 2 * count) or bytes(2 * count))
     strings = table(elf.DT_STRTAB, tags.get(elf.DT_STRSZ, 0))
-    defined, needed = set(), {}
+    names = elf.Names(file, segments, tags.get(elf.DT_STRTAB, 0), tags.get(elf.DT_STRSZ, 0))
+    needs = versions_needed(file, names, tags, segments)
+    of_glibc = {version.number for version in needs if version.name == PRIVATE}
+    defined, needed, private = set(), {}, set()
     for index, row in enumerate(layout.iter_unpack(table(_DT_SYMTAB, layout.size * count))):
         binding, at = row[info_at] >> 4, row[name_at]
         if binding == _STB_LOCAL:
@@ -105,8 +113,12 @@ def _symbols(content: int | elf.FileContent) -> Symbols:
         name = strings[at : strings.index(b"\0", at, at + _LONGEST_NAME)]
         if row[section_at] != _SHN_UNDEF:
             defined.add(name)
-        elif binding != _STB_WEAK and versions[index] & _VERSION_BITS <= _UNVERSIONED:
-            needed[index] = name
+        elif binding != _STB_WEAK:
+            version = versions[index] & _VERSION_BITS
+            if version <= _UNVERSIONED or version in of_glibc:
+                needed[index] = name
+            if version in of_glibc:
+                private.add(name)
     flags, more = tags.get(_DT_FLAGS, 0), tags.get(_DT_FLAGS_1, 0)
     now = bool(flags & _DF_BIND_NOW or more & _DF_1_NOW or _DT_BIND_NOW in tags)
     rows = table(_DT_RELA, tags.get(_DT_RELASZ, 0)) if needed and wide and not now else b""
@@ -116,6 +128,7 @@ def _symbols(content: int | elf.FileContent) -> Symbols:
         tuple(needed.values()),
         tuple(name for index, name in needed.items() if now or index in by_data),
         _tls(file) if flags & _DF_STATIC_TLS else 0,
+        frozenset(private),
     )
 
 

@@ -18,7 +18,7 @@ from nvgraft.base.errors import Refusal
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.dynamic import BadElf, Dynamic, calls_dlopen
 from nvgraft_cli.case.planned_tree import PlannedTree
-from nvgraft_cli.case.symbols import read_symbols
+from nvgraft_cli.case.symbols import PRIVATE, read_symbols
 from nvgraft_cli.prove.loader.search import (
     LoadFault,
     Located,
@@ -515,11 +515,13 @@ class _LoadedObjects:
             if known is not None and known <= self._by_file.keys():
                 continue
             names = symbols.needed if at_once else symbols.needed_at_once
-            missing, definers = self._undefined(names)
+            missing, definers = self._undefined(names, symbols.private)
             if not missing:
                 self._definers.files[loaded.file, at_once] = frozenset(definers)
                 continue
             words = f"{loaded.path}: undefined symbol: {missing}"
+            if missing.encode(*_NAMES) in symbols.private:
+                words += f", version {PRIVATE}"
             if self._searcher.loader.musl:
                 words = f"Error relocating {loaded.path}: {missing}: symbol not found"
             elif not opened:
@@ -539,11 +541,14 @@ class _LoadedObjects:
                 f" where it calls {missing}"
             )
 
-    def _undefined(self, names: tuple[bytes, ...]) -> tuple[str, list[str]]:
+    def _undefined(
+        self, names: tuple[bytes, ...], private: frozenset[bytes]
+    ) -> tuple[str, list[str]]:
         """Return the first of the names that no loaded object defines, or "", and the files of
         those that define the others.
 
-        An object whose symbols are not known may define all of them.
+        An object whose symbols are not known may define all of them; the driver's define none that
+        are private to glibc.
         """
         missing = dict.fromkeys(names)
         definers: list[str] = []
@@ -552,7 +557,9 @@ class _LoadedObjects:
                 break
             symbols = read_symbols(self._tree, loaded.file)
             if symbols is None:
-                return "", [*definers, loaded.file]
+                definers.append(loaded.file)
+                missing = dict.fromkeys(private & missing.keys() if loaded.from_host else ())
+                continue
             defined = symbols.defined & missing.keys()
             if defined:
                 definers.append(loaded.file)
