@@ -7,6 +7,8 @@ import pytest
 
 from bundles import put
 from loaders import LOADER, X86, Captured, library, loader, starters_bundle
+from nvgraft_cli.case.symbols import Symbols
+from nvgraft_cli.prove.loader import loading
 from nvgraft_cli.shell.main import main
 from nvgraft_cli.simulate.stubs import Loading, executable, shared_object
 from patients import ALL, Setup, doctor, older_library, run_doctor, without_loader
@@ -120,6 +122,47 @@ def test_a_library_that_the_program_lacks_is_named_once(
         f"the container's program ends at its start: {by} needs libnone.so.1, which the image lacks"
     )
     assert finding["fix"] == "add the package that contains libnone.so.1 to the image"
+
+
+@pytest.mark.parametrize("beside_loader", [True, False])
+def test_a_program_with_another_glibc(
+    beside_loader: bool, setup: Setup, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts of glibc that the driver needs have to come from where the program's glibc is."""
+    own, name = "/opt/glibc/lib", b"__libc_siglongjmp"
+    needs = Symbols(frozenset(), (name,), (), 0, frozenset({name}))
+
+    def read(_tree: object, file: str) -> Symbols | None:
+        return needs if file.endswith("/lib/libm.so.6") else Symbols(frozenset(), (), (), 0)
+
+    monkeypatch.setattr(loading, "read_symbols", read)
+    (path,) = (file for file in setup.host["files"] if file.endswith("/lib/libcuda.so.535.1"))
+    setup.host["files"][path]["elf"]["needed"] = ["libm.so.6"]
+    setup.files[f"{own}/ld-linux-x86-64.so.2"[1:]] = setup.files[LOADER.lstrip("/")]
+    setup.files["usr/bin/app"] = executable(X86, "x", [], None, f"{own}/ld-linux-x86-64.so.2")
+    setup.files["lib/libm.so.6"] = shared_object(64, X86, "libm.so.6", [], None)
+    if beside_loader:
+        setup.files[f"{own}/libm.so.6"[1:]] = setup.files["lib/libm.so.6"]
+    (finding,) = doctor(setup, capsys)[0]["library-shadowed"]
+    assert finding["message"].endswith("__libc_siglongjmp, version GLIBC_PRIVATE")
+    sets = f"set LD_LIBRARY_PATH={own} in the container's environment"
+    other = "start a program that is built for the image's glibc"
+    assert finding["fix"] == (sets if beside_loader else other)
+
+
+def test_a_program_of_glibc_in_alpine(setup: Setup, capsys: Captured) -> None:
+    """gcompat starts the image's programs and nvidia-smi with musl: the driver does not load."""
+    musl = "lib/ld-musl-x86_64.so.1"
+    setup.files = {
+        "usr/bin/app": executable(X86, "x", ["libc.so.6"], None, LOADER),
+        musl: shared_object(64, X86, "libc.musl-x86_64.so.1", [], None),
+        LOADER.lstrip("/"): executable(X86, "x") + f"\0/{musl}\0".encode(),
+    }
+    code, results = run_doctor(setup, capsys)
+    (finding,) = results["loader-missing"]["findings"]
+    assert (code, finding["level"]) == (1, "error")
+    assert "libcuda.so.1" in finding["message"]
+    assert finding["cause"] == "the driver's programs and libraries are built for glibc"
 
 
 def of_32_bits(setup: Setup) -> None:

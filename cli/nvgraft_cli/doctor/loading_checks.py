@@ -84,12 +84,13 @@ def loader_missing(patient: Patient) -> Iterator[Diagnosis]:
     if all(bind.target != _SMI for bind in patient.binds()):
         if not broken:
             raise NotChecked("nvidia-smi is not mounted")
-        proof = patient.proof(broken[0])
-        yield _needs_glibc(f"{libraries}: {proof.load.failures[0].words}", proof)
+        yield _of_musl(libraries, patient.proof(broken[0]))
         return
     proof = patient.proof(_SMI)
     failure = next(iter(proof.load.failures), None)
     if failure is None or failure.name != proof.loader:
+        if broken:  # nvidia-smi has a loader, or gcompat of Alpine in the place of one
+            yield _of_musl(libraries, patient.proof(broken[0]))
         return
     message = (
         f"nvidia-smi needs the ELF interpreter {proof.loader}, which the image lacks: its start "
@@ -126,6 +127,11 @@ def _of_no_loader(proof: Proof) -> bool:
     """Tell whether a library does not load because the image has no loader of glibc."""
     failures = proof.load.failures
     return bool(failures) and ("ld-musl" in proof.loader or failures[0].name == proof.loader)
+
+
+def _of_musl(message: str, proof: Proof) -> Diagnosis:
+    """Report libraries that a program of musl does not load."""
+    return _needs_glibc(f"{message}: {proof.load.failures[0].words}", proof)
 
 
 def _needs_glibc(message: str, proof: Proof, *, stops: bool = False) -> Diagnosis:
@@ -212,6 +218,18 @@ def _unloadable(name: str, proof: Proof, patient: Patient) -> Iterator[Diagnosis
     failure = proof.load.failures[0]
     if _of_no_loader(proof):
         return  # loader-missing reports it
+    if failure.fault is LoadFault.OTHER_GLIBC:
+        beside, part = posixpath.dirname(proof.loader), posixpath.basename(failure.file)
+        own = patient.in_image(posixpath.join(beside, part))
+        yield Diagnosis(
+            f"{name} is not loaded: {failure.words}",
+            f"the program has another glibc, with the loader {proof.loader}, than {failure.file}",
+            _set_library_path(patient, beside)
+            if own and beside != posixpath.dirname(failure.file)
+            else "start a program that is built for the image's glibc",
+            phrase=failure.words,
+        )
+        return
     if failure.fault is LoadFault.RELOCATION:
         yield Diagnosis(
             f"{name} is not loaded: {failure.words}",

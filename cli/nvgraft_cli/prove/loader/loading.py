@@ -519,14 +519,13 @@ class _LoadedObjects:
             if not missing:
                 self._definers.files[loaded.file, at_once] = frozenset(definers)
                 continue
-            words = f"{loaded.path}: undefined symbol: {missing}"
+            words, fault = f"{loaded.path}: undefined symbol: {missing}", LoadFault.RELOCATION
             if missing.encode(*_NAMES) in symbols.private:
-                words += f", version {PRIVATE}"
+                words, fault = f"{words}, version {PRIVATE}", LoadFault.OTHER_GLIBC
             if self._searcher.loader.musl:
                 words = f"Error relocating {loaded.path}: {missing}: symbol not found"
             elif not opened:
                 words = f"{self._program}: symbol lookup error: {words}"
-            fault = LoadFault.RELOCATION
             self.failures.append(Failure("", loaded.name, words, fault, loaded.path))
             if opened and missing.encode(*_NAMES) not in symbols.needed_at_once:
                 self._note_lazy(loaded, missing)

@@ -289,6 +289,7 @@ class LoadFault(Enum):
     DIRECTORY = auto()
     VERSION = auto()  #: another library lacks a version that it needs
     RELOCATION = auto()  #: it lacks a symbol of others, or room for its thread-local storage
+    OTHER_GLIBC = auto()  #: it lacks a symbol that is private to its own release of glibc
     NOT_MAPPED = auto()  #: its file is on a volume with noexec
     NO_DLOPEN = auto()  #: the program is linked with a dlopen() that always fails
     OTHER = auto()
