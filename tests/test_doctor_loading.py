@@ -150,19 +150,37 @@ def test_a_program_with_another_glibc(
     assert finding["fix"] == (sets if beside_loader else other)
 
 
+def test_a_program_of_musl_beside_glibc(setup: Setup, capsys: Captured) -> None:
+    """nvidia-smi starts with glibc's loader, and the container's own program loads no driver."""
+    musl = "/lib/ld-musl-x86_64.so.1"
+    setup.files["usr/bin/app"] = executable(X86, "x", ["libc.musl-x86_64.so.1"], None, musl)
+    setup.files[musl[1:]] = shared_object(64, X86, "libc.musl-x86_64.so.1", [], None)
+    code, results = run_doctor(setup, capsys)
+    (finding,) = results["loader-missing"]["findings"]
+    assert (code, finding["level"]) == (1, "error")
+    assert finding["message"].startswith(
+        "libcuda.so.1, libnvidia-ml.so.1 do not load: Error loading"
+    )
+
+
 def test_a_program_of_glibc_in_alpine(setup: Setup, capsys: Captured) -> None:
-    """gcompat starts the image's programs and nvidia-smi with musl: the driver does not load."""
+    """gcompat starts musl's loader, which searches neither the driver's directory nor a cache."""
     musl = "lib/ld-musl-x86_64.so.1"
     setup.files = {
         "usr/bin/app": executable(X86, "x", ["libc.so.6"], None, LOADER),
         musl: shared_object(64, X86, "libc.musl-x86_64.so.1", [], None),
-        LOADER.lstrip("/"): executable(X86, "x") + f"\0/{musl}\0".encode(),
+        LOADER.lstrip("/"): executable(X86, "x") + f"\0/{musl}\0/lib/libgcompat.so.0\0".encode(),
+        "lib/libgcompat.so.0": shared_object(64, X86, "libgcompat.so.0", [], None),
     }
     code, results = run_doctor(setup, capsys)
-    (finding,) = results["loader-missing"]["findings"]
+    (finding,) = results["library-path"]["findings"]
     assert (code, finding["level"]) == (1, "error")
-    assert "libcuda.so.1" in finding["message"]
-    assert finding["cause"] == "the driver's programs and libraries are built for glibc"
+    assert "mounted in /usr/lib64, and the loader searches /lib, " in finding["message"]
+    assert finding["fix"] == "set LD_LIBRARY_PATH=/usr/lib64 in the container's environment"
+    setup.env.append("LD_LIBRARY_PATH=/usr/lib64")
+    assert doctor(setup, capsys)[1].endswith(
+        "; not known is whether gcompat has all symbols of glibc that the driver needs."
+    )
 
 
 def of_32_bits(setup: Setup) -> None:

@@ -717,7 +717,8 @@ def test_musl_in_the_place_of_glibcs_loader(
     gcompat: bool, tmp_path: Path, capsys: Captured
 ) -> None:
     """In Alpine glibc's loader is a program of gcompat that starts musl's, or a link to that one:
-    programs then have musl's directories, and its libc for glibc's.
+    programs then have musl's directories, and its libc for glibc's. Whether the driver's libraries
+    load is not known with gcompat, and without it they do not.
     """
     musl, stand_in = "lib/ld-musl-x86_64.so.1", "opt/libgcompat.so.0"
     files = {
@@ -733,10 +734,14 @@ def test_musl_in_the_place_of_glibcs_loader(
         (tmp_path / "b/rootfs/lib64").mkdir()
         (tmp_path / "b/rootfs" / LOADER.lstrip("/")).symlink_to(f"../{musl}")
     _, (proof,) = run_prove(capsys, "libx.so.1", "--bundle", made)
-    assert (proof["verdict"], proof["loader"]) == ("yes", f"/{musl}")
+    assert (proof["verdict"], proof["loader"]) == ("yes", LOADER if gcompat else f"/{musl}")
     assert proof["file"]["path"] == "/usr/lib/libx.so.1"
     assert run_prove(capsys, "libcuda.so.1", "--bundle", made)[0] == 1
+    put(tmp_path / "b/rootfs/etc/ld-musl-x86_64.path", "/lib\n/usr/lib64\n")
+    code, (proof,) = run_prove(capsys, "libcuda.so.1", "--bundle", made)
+    assert (code, proof["verdict"]) == ((0, "unknown") if gcompat else (1, "no"))
     if gcompat:
+        assert "whether gcompat has all symbols of glibc that the driver needs" in proof["unknown"]
         _, (proof,) = run_prove(capsys, f"/{stand_in}", "--bundle", made)
         assert proof["file"]["how"] == "gcompat"
 

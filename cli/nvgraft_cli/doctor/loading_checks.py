@@ -89,7 +89,7 @@ def loader_missing(patient: Patient) -> Iterator[Diagnosis]:
     proof = patient.proof(_SMI)
     failure = next(iter(proof.load.failures), None)
     if failure is None or failure.name != proof.loader:
-        if broken:  # nvidia-smi has a loader, or gcompat of Alpine in the place of one
+        if broken:  # nvidia-smi has a loader, or musl's in the place of one
             yield _of_musl(libraries, patient.proof(broken[0]))
         return
     message = (

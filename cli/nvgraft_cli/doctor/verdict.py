@@ -157,7 +157,8 @@ def _what_cuda_finds(patient: Patient, failure: str, other: str) -> tuple[str, s
     else:
         words = f", and CUDA loads ({driver}); which GPUs it finds is not known"
     load = proof.load
-    if unknown := next(filter(None, (load.scripted, *load.perhaps.values(), load.computed)), ""):
+    doubts = (load.scripted, *load.perhaps.values(), load.computed, load.unfit)
+    if unknown := next(filter(None, doubts), ""):
         words += f"; not known is {unknown}"
     if other:
         return "mend", "To be mended", f"{words}; to be mended: {other}"

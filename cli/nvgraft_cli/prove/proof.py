@@ -435,8 +435,12 @@ class Opener:
         if outcome.scripted:
             outcome.unknown.append(outcome.scripted)
         notes = [*self._notes, *outcome.ignored, *self._read_volumes(outcome)]
+        of_host = any(loaded.from_host for loaded in all_objects(outcome.root))
+        if of_host and self.loader.preloads:
+            outcome.unfit = "whether gcompat has all symbols of glibc that the driver needs"
+            outcome.unknown.append(outcome.unfit)
         verdict = "no" if outcome.failures else "unknown" if outcome.unknown else "yes"
-        if self.loader.musl and any(loaded.from_host for loaded in all_objects(outcome.root)):
+        if of_host and self.loader.musl and not self.loader.preloads:
             notes.append(
                 "the image is built on musl: the driver's libraries are built for glibc and need "
                 "symbols that musl lacks"

@@ -117,6 +117,7 @@ class Load:
     :ivar opened_by: the library that opens it; "" if the program does.
     :ivar computed: of the facts in ``unknown``, what sets the program's variables, or "".
     :ivar scripted: of the facts in ``unknown``, that a script changes such files, or "".
+    :ivar unfit: of the facts in ``unknown``, that the driver may not fit the C library, or "".
     """
 
     root: Object | None
@@ -127,6 +128,7 @@ class Load:
     opened_by: str = ""
     computed: str = ""
     scripted: str = ""
+    unfit: str = ""
 
 
 class RunningProgram:
@@ -286,7 +288,7 @@ class _LoadedObjects:
 
     def _enter_loader(self) -> None:
         """Enter the loader under its SONAME: it is always loaded, and libc.so.6 needs it."""
-        path = self._searcher.loader.path
+        path = self._searcher.loader.file
         try:
             resolved = self._tree.resolve(path)
             facts = self._searcher.facts(resolved)
@@ -411,7 +413,7 @@ class _LoadedObjects:
     def find(self, needed_by: str, name: str, chain: list[Requester]) -> Located | None:
         """Search a library; a failure is noted."""
         if self._searcher.loader.musl and _is_part_of_musl(name):
-            path = self._searcher.loader.path
+            path = self._searcher.loader.file
             return Located(path, self._tree.resolve(path), "musl's loader itself")
         try:
             located = self._searcher.find(name, chain)

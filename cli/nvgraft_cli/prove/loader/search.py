@@ -113,12 +113,14 @@ CACHED = "loader cache"
 class Loader:
     """A dynamic loader.
 
+    :ivar path: where programs name it.
     :ivar musl: whether it is musl's.
     :ivar directories: the directories built into it; none where they are not known.
     :ivar cache: the path of its cache; "" if it reads none, None if it is not known.
     :ivar hwcaps: names of glibc-hwcaps subdirectories that it knows, best first.
     :ivar older: subdirectories for processors in which glibc before 2.37 searches, in its order.
     :ivar preloads: libraries that it preloads by itself.
+    :ivar starts: the loader that it starts in its place; "" for none.
     """
 
     path: str
@@ -128,6 +130,12 @@ class Loader:
     hwcaps: tuple[str, ...] = ()
     older: tuple[str, ...] = ()
     preloads: tuple[str, ...] = ()
+    starts: str = ""
+
+    @property
+    def file(self) -> str:
+        """The path of the loader that loads the libraries."""
+        return self.starts or self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +211,7 @@ def read_loader(tree: PlannedTree, path: str, machine: str, bits: int) -> Loader
     if started := _STARTS_MUSL.search(data):
         preloaded = _GCOMPAT.search(data)
         preloads = (preloaded[1].decode(),) if preloaded else ()
-        return Loader(started[1].decode(), True, _OF_MUSL, "", preloads=preloads)
+        return Loader(path, True, _OF_MUSL, "", preloads=preloads, starts=started[1].decode())
     directories, cache, hwcaps = _built_in_loader(data)
     older = _OLDER_OF.get((machine, bits), ()) if _OLDER_LOADER in data else ()
     directories = directories or _usual_directories(tree, machine, bits)
@@ -795,7 +803,7 @@ def _resolved(tree: PlannedTree, path: str) -> str | None:
 
 def _musl_directories(tree: PlannedTree, loader: Loader) -> tuple[str, ...]:
     """Return the directories of /etc/ld-musl-ARCH.path, or musl's own if it does not exist."""
-    architecture = posixpath.basename(loader.path).removeprefix("ld-musl-").removesuffix(".so.1")
+    architecture = posixpath.basename(loader.file).removeprefix("ld-musl-").removesuffix(".so.1")
     resolved = _resolved(tree, f"/etc/ld-musl-{architecture}.path")
     if resolved is None:
         return loader.directories
