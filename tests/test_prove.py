@@ -888,3 +888,28 @@ def test_symbols_that_are_private_to_glibc(tmp_path: Path) -> None:
     assert symbols is not None
     assert set(symbols.needed) == {b"own_one", b"none"}
     assert symbols.private == frozenset({b"own_one"})
+
+
+def test_a_program_is_found_in_path(tmp_path: Path, capsys: Captured) -> None:
+    """A name that is no library's is that of a program in the container's PATH."""
+    made = bundle(tmp_path / "b", image(), "PATH=/usr/local/bin:/usr/bin")
+    code, (proof, path) = run_prove(capsys, "app", "/usr/bin/app", "--bundle", made)
+    assert code == 0
+    assert proof == path | {"what": "app"}
+    assert proof["file"]["path"] == "/usr/bin/app"
+
+
+def test_a_program_that_is_not_in_path(tmp_path: Path, capsys: Captured) -> None:
+    """A program that PATH does not lead to does not start; the answer says how a library and a
+    module of Python are asked about.
+    """
+    made = bundle(tmp_path / "b", image(), "PATH=/usr/local/bin:/opt/bin")
+    code, (proof,) = run_prove(capsys, "app", "--bundle", made)
+    assert (code, proof["verdict"]) == (1, "no")
+    (failure,) = proof["failures"]
+    assert failure["words"] == 'exec: "app": executable file not found in $PATH'
+    assert [attempt["path"] for attempt in failure["tried"]] == [
+        "/usr/local/bin/app",
+        "/opt/bin/app",
+    ]
+    assert "--python" in proof["notes"][0]

@@ -19,7 +19,7 @@ _SCHEMA = "nvgraft.prove/1"
 _EXAMPLES = """\
 examples:
   nvgraft prove --container ./web --host node17.json
-  nvgraft prove /usr/bin/nvidia-smi --container image.tar --host eks-t4
+  nvgraft prove nvidia-smi --container image.tar --host eks-t4
   nvgraft prove --python torch --container image.tar --host eks-t4
 
 A library is opened as by dlopen() with RTLD_NOW in the container's program.
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         metavar="WHAT",
         nargs="*",
-        help="a SONAME or a path (default: libcuda.so.1)",
+        help="a SONAME, a path, or a program in the container's PATH (default: libcuda.so.1)",
     )
     parser.add_argument(
         "--python",

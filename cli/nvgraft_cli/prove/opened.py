@@ -60,10 +60,13 @@ def prove_in_case(what: str, case: Case, program: str | None = None) -> Proof:
 
 
 class CaseProofs:
-    """What loads in the container of one case, each thing asked once."""
+    """What loads in the container of one case, each thing asked once.
+
+    :ivar case: the case.
+    """
 
     def __init__(self, case: Case) -> None:
-        self._case = case
+        self.case = case
         self._proofs: dict[str, Proof] = {}
 
     def know(self, proofs: Iterable[Proof]) -> None:
@@ -74,13 +77,13 @@ class CaseProofs:
         """Answer whether ``what`` loads in the container, which is not refused."""
         if what not in self._proofs:
             self._proofs[what] = (
-                prove_in_case(what, self._case) if "/" in what else self._library_prover(what)
+                prove_in_case(what, self.case) if "/" in what else self._library_prover(what)
             )
         return self._proofs[what]
 
     @cached_property
     def _library_prover(self) -> Callable[[str], Proof]:
-        case = self._case
+        case = self.case
         plan, _ = case.outcome
         return library_prover(None, case.planned_tree, plan, case.container, case.host.isa_level)
 
@@ -90,7 +93,7 @@ class CaseProofs:
         It is None where the container gets nothing, or its files are not known. An image that is
         beyond a bound makes the answer unknown.
         """
-        case = self._case
+        case = self.case
         if not isinstance(case.outcome[0], Injection) or not case.container.rootfs_known:
             return None
         try:

@@ -3,7 +3,7 @@
 import errno
 import posixpath
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nvgraft.base.errors import printable
@@ -28,6 +28,7 @@ from nvgraft_cli.prove.loader.search import (
     refuses_dlopen,
 )
 from nvgraft_cli.prove.start.architecture import exec_format_error, foreign_architecture
+from nvgraft_cli.prove.start.path_search import places_in
 from nvgraft_cli.prove.start.program import (
     StartedProgram,
     missing_program,
@@ -236,11 +237,16 @@ def prove(
 ) -> Proof:
     """Answer whether ``what`` loads: a program when it is started, a library when it is opened.
 
-    :param what: a path, or a library's SONAME.
+    :param what: a path, a library's SONAME, or the name of a program in PATH.
     :param program: the program that opens the library; None for the container's own.
     :param isa_level: the level of the host's x86-64 processor; None if it is not known.
     :raises InputError: when ``program`` is not in the container.
     """
+    if _names_program(what):
+        path = named_program(what, tree, container).path
+        if path == what:
+            return _not_in_path(what, container)
+        return replace(prove(path, program, tree, plan, container, isa_level), what=what)
     if "/" not in what:
         return library_prover(program, tree, plan, container, isa_level)(what)
     notes: list[str] = []
@@ -280,6 +286,20 @@ def prove(
         except _OpensNothing as error:
             return _opens_nothing(what, error, notes)
     return _prover(facts, requester, started, tree, plan, container, isa_level, notes)(what)
+
+
+def _names_program(what: str) -> bool:
+    """Tell whether a word is the name of a program, to be looked up in PATH, not a library's."""
+    return "/" not in what and ".so" not in what and not what.startswith("lib")
+
+
+def _not_in_path(what: str, container: ContainerSide) -> Proof:
+    """Return the answer for a program that PATH does not lead to."""
+    places = places_in(container.spec.env.get("PATH", ""), what)
+    tried = tuple(Tried(place, "does not exist") for place in places)
+    failure = Failure("", what, f'exec: "{what}": executable file not found in $PATH', tried=tried)
+    note = "a library is named by its SONAME (libcuda.so.1), and a module of Python by --python"
+    return Proof(what, "no", "", "none", Load(None, [failure]), (note,))
 
 
 def library_prover(
