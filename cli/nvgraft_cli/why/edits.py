@@ -4,9 +4,20 @@ import posixpath
 from collections.abc import Iterator, Sequence
 
 from nvgraft.base.errors import Refusal
-from nvgraft.plan.actions import Action, AllowDevice, Bind, Injection, Symlink, Tmpfs, WriteFile
+from nvgraft.cdi import platform
+from nvgraft.plan.actions import (
+    Action,
+    AllowDevice,
+    Bind,
+    Injection,
+    Plan,
+    Symlink,
+    Tmpfs,
+    WriteFile,
+)
 from nvgraft.plan.edit_actions import RunHook
 from nvgraft_cli.case.cdi_requests import source_of_edits, to_complete, to_make_again
+from nvgraft_cli.case.edits_plan import capabilities_of
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.why.exclusion import Exclusion, candidates
 from nvgraft_cli.why.subject import Subject, device_paths
@@ -19,6 +30,18 @@ def mode_words(case: Case) -> str:
         return "config.json has the edits already"
     assert case.started is not None
     return f"{case.started.mode} ({case.started.remarks[0].message})"
+
+
+def of_capability(subject: Subject, plan: Plan) -> list[Action | tuple[str, str]]:
+    """Return the mounts and files that a capability has. Edits know none, so a file that the hook
+    mounts for one of several capabilities is of each.
+    """
+    return [
+        action
+        for action in plan.actions
+        if isinstance(action, Bind | Tmpfs | WriteFile)
+        and subject.name in {action.why.capability, *capabilities_of(action.why.row)}
+    ]
 
 
 def chain(
@@ -93,7 +116,18 @@ def _has(case: Case) -> str:
 def _advice_of_capability(subject: Subject, case: Case) -> str:
     if subject.name == "compat32":
         return "32-bit libraries are mounted in mode legacy alone: start the container with it"
-    return "install the driver's packages that have it on the host, then " + to_make_again(case)
+    return _install(case, "the driver's packages that have it")
+
+
+def _install(case: Case, packages: str) -> str:
+    """Return the instruction to get what the host lacks."""
+    again = to_make_again(case)
+    if case.host.platform == platform.TEGRA:
+        return (
+            "JetPack 5 and older have no NVML and no nvidia-smi; name what your JetPack has in a"
+            f" CSV file of the host, then {again}"
+        )
+    return f"install {packages} on the host, then {again}"
 
 
 def _device(subject: Subject, case: Case, plan: Injection) -> Exclusion:
@@ -166,7 +200,7 @@ def _component(subject: Subject, case: Case, plan: Injection, source: str) -> Ex
     return Exclusion(
         "not-on-host",
         f"{text}, and the host does not have it either",
-        f"install the package that contains it on the host, then {to_make_again(case)}",
+        _install(case, "the package that contains it"),
     )
 
 
