@@ -440,3 +440,14 @@ def test_a_gate_that_makes_the_hook_skip(gate: str, capsys: pytest.CaptureFixtur
     assert f"NVIDIA_VISIBLE_DEVICES=void, which the runtime adds because of {gate}=enabled" in said
     main(["why", *words, "libcuda.so.1"])
     assert f"{gate}=disabled" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("devices", ["none", "all"])
+def test_a_library_of_two_capabilities_is_of_both(devices: str, capsys: Captured) -> None:
+    """Edits bring the libraries of graphics and display: both are in the container, with them."""
+    words = ["--container", str(ONE_GPU), "--host", "b200-580", "--mode", "jit-cdi"]
+    env = f"NVIDIA_VISIBLE_DEVICES={devices}"
+    assert main(["why", "graphics", "display", *words, "--env", env]) == 0
+    brought = [line for line in capsys.readouterr().out.splitlines() if "  brings" in line]
+    assert len(brought) == 2
+    assert all("libGLX_nvidia.so.580.95.05" in line for line in brought)

@@ -62,6 +62,14 @@ def _no_library(setup: Setup) -> None:
     }
 
 
+def _no_cuda(setup: Setup) -> None:
+    setup.host["ld_so_cache"] = [
+        row for row in setup.host["ld_so_cache"] if not row[0].startswith("libcuda.so")
+    ]
+    for path in [path for path in setup.host["files"] if "/libcuda.so" in path]:
+        del setup.host["files"][path]
+
+
 def _stale_cache(setup: Setup) -> None:
     setup.host["ld_so_cache"].append(
         ["libnvidia-none.so.1", "libc6,x86-64", "/usr/lib/x86_64-linux-gnu/libnvidia-none.so.1"]
@@ -115,6 +123,7 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
         "the loaded kernel module has version 530.9, the library 535.1 (",
     ),
     "nvml-library-missing": (_no_library, "is at /run/opengl-driver/lib/libnvidia-ml.so.535.1"),
+    "cuda-library-missing": (_no_cuda, "in no other directory where drivers are usually kept"),
     "host-layout": (
         _stale_cache,
         "names /usr/lib/x86_64-linux-gnu/libnvidia-none.so.1, which does not exist",
@@ -244,7 +253,6 @@ CASES: dict[str, tuple[Callable[[Setup], None], str]] = {
 
 #: Failures of the host that do not keep a container from its GPUs.
 HARMLESS = {
-    "nvml-library-missing",
     "host-layout",
     "nvml-slow",
     "gpus-not-recorded",
@@ -264,7 +272,10 @@ def test_a_failure_is_found(failure: str, setup: Setup, capsys: Captured) -> Non
     code, results = run_doctor(setup, capsys)
     assert code == (0 if failure in HARMLESS else 1)
     assert (results[failure]["about"] == "host") == (
-        failure in HARMLESS | {"driver-not-loaded", "driver-library-mismatch", "mode-not-legacy"}
+        failure
+        in HARMLESS
+        | {"driver-not-loaded", "driver-library-mismatch", "mode-not-legacy"}
+        | {"nvml-library-missing", "cuda-library-missing"}
     )
     findings = results[failure]["findings"]
     assert any(words in finding["message"] for finding in findings), (

@@ -79,3 +79,50 @@ def test_the_hook_is_not_for_such_a_host(
     main(["doctor", *words])
     assert capsys.readouterr().out.splitlines()[-2].startswith("This host can serve GPU containers")
     assert "mode-not-legacy" not in findings(capsys, *words, "--mode", "runtime")
+
+
+ONE_GPU = Path(__file__).parent.parent / "docs" / "examples" / "one-gpu"
+NOTHING = ("--env", "NVIDIA_VISIBLE_DEVICES=void", "--container", str(ONE_GPU))
+
+
+@pytest.mark.parametrize("name", ["wsl2-rtx3090", "jetson-orin", "eks-t4"])
+@pytest.mark.parametrize("mode", ["hook", "legacy", "jit-cdi", "runtime"])
+def test_a_container_without_devices_is_told_a_way_that_this_host_has(
+    name: str, mode: str, capsys: Captured
+) -> None:
+    """Where the hook does not serve the host, the variable alone would not do: the fix names the
+    runtime too, unless the container is started with it in a mode that does.
+    """
+    found = findings(capsys, *NOTHING, "--host", name, "--mode", mode)
+    (finding,) = found["devices-not-requested"]
+    assert finding["fix"].startswith("set NVIDIA_VISIBLE_DEVICES=all")
+    runtime = name != "eks-t4" and mode in {"hook", "legacy"}
+    assert ("in mode auto: the hook does not serve this host" in finding["fix"]) is runtime
+
+
+@pytest.mark.parametrize(
+    ("mode", "read"), [("jit-cdi", False), ("legacy", False), ("cdi", True), ("runtime", True)]
+)
+def test_an_annotation_is_a_way_in_modes_that_read_it(
+    mode: str, read: bool, capsys: Captured
+) -> None:
+    """CDI names in annotations are offered where the runtime reads them."""
+    found = findings(capsys, *NOTHING, "--host", "eks-t4", "--mode", mode)
+    (finding,) = found["devices-not-requested"]
+    assert ("annotation" in finding["fix"]) is read
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("jetson-orin", "start another program: JetPack 5 and older have none of the driver's"),
+        ("wsl2-rtx3090", "set NVIDIA_VISIBLE_DEVICES=all (docker -e, or ENV in the image)"),
+    ],
+)
+def test_a_program_that_the_host_lacks_does_not_come_with_a_gpu(
+    name: str, fix: str, capsys: Captured
+) -> None:
+    """A container without devices that starts nvidia-smi: GPUs bring it where the host has it."""
+    found = findings(capsys, *NOTHING, "--host", name, "--mode", "cdi")
+    (finding,) = found["program-missing"]
+    assert finding["fix"].startswith(fix)

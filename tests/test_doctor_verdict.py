@@ -27,6 +27,14 @@ from patients import (
 )
 
 
+def _without_library(setup: Setup, stem: str) -> None:
+    """Take a library from the driver of the host."""
+    rows = setup.host["ld_so_cache"]
+    setup.host["ld_so_cache"] = [row for row in rows if not row[0].startswith(stem)]
+    for path in [path for path in setup.host["files"] if f"/{stem}" in path]:
+        del setup.host["files"][path]
+
+
 @pytest.fixture
 def setup(tmp_path: Path) -> Setup:
     return Setup(tmp_path)
@@ -167,3 +175,59 @@ def test_the_last_line_says_that_fabric_manager_is_missing(tmp_path: Path) -> No
             "This container starts, and CUDA fails with error 802 (system not yet initialized) "
             "because the host has 4 NVSwitches, and no process nv-fabricmanager."
         )
+
+
+@pytest.mark.parametrize(
+    ("stem", "capabilities", "code", "end"),
+    [
+        (
+            "libnvidia-ml.so",
+            "compute,utility",
+            1,
+            (
+                "and CUDA finds 2 GPUs (driver 535.1); to be mended: nvidia-smi and other programs that"
+                " use NVML fail because the host has no libnvidia-ml.so.1."
+            ),
+        ),
+        (
+            "libnvidia-ml.so",
+            "utility",
+            1,
+            (
+                "NVIDIA_DRIVER_CAPABILITIES lacks compute; to be mended: nvidia-smi and other programs"
+                " that use NVML fail because the host has no libnvidia-ml.so.1."
+            ),
+        ),
+        ("libnvidia-ml.so", "compute", 0, "and CUDA finds 2 GPUs (driver 535.1)."),
+        (
+            "libcuda.so",
+            "compute,utility",
+            1,
+            (
+                "and CUDA does not load: libcuda.so.1: cannot open shared object file: No such file or"
+                " directory."
+            ),
+        ),
+        ("libcuda.so", "utility", 0, "NVIDIA_DRIVER_CAPABILITIES lacks compute."),
+    ],
+)
+def test_a_driver_without_a_main_library(
+    stem: str, capabilities: str, code: int, end: str, setup: Setup, capsys: Captured
+) -> None:
+    """The host's verdict names the library; the container's says which of its programs fail, and
+    the exit code follows it. Without a container the exit code is 1.
+    """
+    _without_library(setup, stem)
+    setup.env.append(f"NVIDIA_DRIVER_CAPABILITIES={capabilities}")
+    words = setup.arguments()
+    assert main(["doctor", *words]) == code
+    *_, of_host, last = capsys.readouterr().out.splitlines()
+    assert last.endswith(end)
+    assert of_host == (
+        f"This host does not serve all GPU containers: the host's loader does not find {stem}.1."
+    )
+    assert main(["doctor", *words[: words.index("--bundle")]]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == of_host
+    main(["explain", *words])
+    story, *_ = capsys.readouterr().out.splitlines()
+    assert story.endswith(f"; but {stem}.1 does not load") is (code == 1)

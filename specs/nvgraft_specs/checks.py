@@ -33,6 +33,11 @@ FAILURES = (
         "load library failed: libnvidia-ml.so.1",
     ),
     Failure(
+        "cuda-library-missing",
+        "the host's loader does not find libcuda.so.1",
+        "load library failed: libcuda.so.1",
+    ),
+    Failure(
         "devices-not-requested",
         "the container asks for no GPU, so it gets none, and no error says so",
         "NVIDIA_VISIBLE_DEVICES",

@@ -137,6 +137,12 @@ class Case:
         return self.started is not None and bool(self.started.names)
 
     @property
+    def reads_annotations(self) -> bool:
+        """Whether CDI names in annotations would count: mode auto becomes cdi by them."""
+        chooses = self._mode == "runtime" and self.host.config.runtime_mode == "auto"
+        return self.started is not None and (chooses or self.started.mode == "cdi")
+
+    @property
     def acting_mode(self) -> str:
         """The mode in which nvgraft-runtime acts; "hook" if it is not called, and "" if CDI edits
         are in config.json already.

@@ -74,20 +74,21 @@ def devices_not_requested(patient: Patient) -> Iterator[Diagnosis]:
             )
             return
         if patient.case.started is not None:
+            way = f"{patient.way_to_gpus}, or name CDI devices (docker --device nvidia.com/gpu=all"
+            if patient.case.reads_annotations:
+                way += ", or an annotation that begins with cdi.k8s.io/"
             yield Diagnosis(
                 f"the container gets nothing: {outcome.reason}",
                 f"nvgraft-runtime in mode {patient.case.acting_mode} adds and says nothing "
                 "when a container asks for no device; the program then finds no GPU",
-                f"set {names.VISIBLE_DEVICES}=all (docker -e, or ENV in the image), or name CDI "
-                "devices (docker --device nvidia.com/gpu=all, or an annotation that begins with "
-                "cdi.k8s.io/)",
+                f"{way})",
             )
             return
         yield Diagnosis(
             f"the container gets nothing: {outcome.reason}",
             "the hook does nothing, and reports nothing, when a container asks for no device; "
             "the program then finds no GPU",
-            f"set {names.VISIBLE_DEVICES}=all (docker -e, or ENV in the image)",
+            patient.way_to_gpus,
         )
     elif not outcome.ids and patient.refusal is None:
         value = patient.container.spec.env.get(names.VISIBLE_DEVICES, "")
@@ -139,9 +140,9 @@ def capability_not_requested(patient: Patient) -> Iterator[Diagnosis]:
     capabilities = ", ".join(requested) or "nothing"
     request = f"this container requests {capabilities} ({plan.request.capabilities_from})"
 
-    usual = [] if "utility" in requested else ["utility"]
-    if not {"compute", "video"} & set(requested):
-        usual.append("compute")
+    lacks_nvml = "utility" not in requested and patient.host_has("libnvidia-ml.so")
+    lacks_cuda = not {"compute", "video"} & set(requested) and patient.host_has("libcuda.so")
+    usual = [*["utility"] * lacks_nvml, *["compute"] * lacks_cuda]
 
     def fix(capability: str) -> str:
         # All findings name one value: one fix does not take back the other.
@@ -151,6 +152,8 @@ def capability_not_requested(patient: Patient) -> Iterator[Diagnosis]:
     program = posixpath.basename(next(iter(patient.container.arguments), ""))
     for row in catalogue.BINARIES:
         if program == row.name and row.component_class not in requested:
+            if not patient.host_has(program):
+                continue  # program-missing reports it
             known = patient.container.rootfs_known
             failure = patient.missing_program if known else None
             missing = failure.words if failure else ""
@@ -164,7 +167,7 @@ def capability_not_requested(patient: Patient) -> Iterator[Diagnosis]:
                 stops=True,
                 phrase=missing,
             )
-    if "utility" not in requested:
+    if lacks_nvml:
         yield Diagnosis(
             "nvidia-smi and NVML (libnvidia-ml.so.1) are provided by capability 'utility'; "
             + request,
@@ -173,7 +176,7 @@ def capability_not_requested(patient: Patient) -> Iterator[Diagnosis]:
             fix("utility"),
             "warning",
         )
-    if "compute" not in requested and "video" not in requested:
+    if lacks_cuda:
         yield Diagnosis(
             f"libcuda.so.1 is provided by capability 'compute'; {request}",
             "CUDA programs find no driver",

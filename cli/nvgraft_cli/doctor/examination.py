@@ -26,6 +26,7 @@ CHECKS: dict[str, Check] = {
     "driver-not-loaded": host_checks.driver_not_loaded,
     "driver-library-mismatch": host_checks.driver_library_mismatch,
     "nvml-library-missing": host_checks.nvml_library_missing,
+    "cuda-library-missing": host_checks.cuda_library_missing,
     "host-layout": host_checks.host_layout,
     "gpus-not-recorded": host_checks.gpus_not_recorded,
     "nvml-slow": host_checks.nvml_slow,
@@ -89,7 +90,12 @@ HOST_CHECKS = frozenset(
 ) | {"simulated-driver"}
 
 #: Those that do not look at the container at all: on one host they find the same for each.
-CHECKS_WITHOUT_CONTAINER = HOST_CHECKS - {"cdi-stale", "simulated-driver"}
+CHECKS_WITHOUT_CONTAINER = HOST_CHECKS - {
+    "nvml-library-missing",
+    "cuda-library-missing",
+    "cdi-stale",
+    "simulated-driver",
+}
 
 #: The checks that look at the devices of a container that gets the driver. What the others find
 #: depends on the host, on config.json, and on the driver's files and capabilities.

@@ -20,6 +20,7 @@ from nvgraft.formats.ldcache import ARCHITECTURES
 from nvgraft.formats.tree import PathError
 from nvgraft.host.ldconfig import USUAL_PROGRAMS
 from nvgraft.host.snapshot import FactsNotRecorded
+from nvgraft.plan.actions import Injection
 from nvgraft.request.request import Skip, resolve_request
 from nvgraft_cli.case.cdi_requests import unheard, write_command
 from nvgraft_cli.case.driver import library_version, module_version
@@ -36,9 +37,13 @@ from nvgraft_cli.doctor.patient import (
     NotChecked,
     Patient,
 )
+from nvgraft_cli.prove.opened import opened_libraries
 
 if TYPE_CHECKING:
     from nvgraft_cli.doctor.machine import Machine
+
+_CUDA, _NVML = "libcuda.so.1", "libnvidia-ml.so.1"
+_NVML_PROGRAMS = "nvidia-smi and other programs that use NVML"
 
 #: Where else hosts keep the driver's libraries.
 _OTHER_DIRECTORIES = (
@@ -91,7 +96,7 @@ def driver_library_mismatch(patient: Patient) -> Iterator[Diagnosis]:
         raise NotChecked("/proc/driver/nvidia/version does not have the form that the driver uses")
     libraries: dict[str, str] = {}  # version -> path
     for entry in patient.entries:
-        if entry.soname in {"libnvidia-ml.so.1", "libcuda.so.1"}:
+        if entry.soname in {_NVML, _CUDA}:
             try:
                 path = patient.host_tree.resolve(entry.path)
             except PathError:
@@ -119,41 +124,29 @@ def nvml_library_missing(patient: Patient) -> Iterator[Diagnosis]:
     """
     has_cuda = False
     try:
-        recorded = patient.host.document is not None
-        machine = patient.host.facts.machine if recorded else os.uname().machine
-        wide = ARCHITECTURES.get(machine, ARCHITECTURES["x86_64"])[0]
-        sonames = {entry.soname for entry in patient.entries if entry.architecture == wide}
-        if "libnvidia-ml.so.1" in sonames:
+        sonames = _cached_sonames(patient)
+        if _NVML in sonames:
             return
-        has_cuda = "libcuda.so.1" in sonames
-        missing = "libnvidia-ml.so.1 is not in the host's loader cache"
+        has_cuda = _CUDA in sonames
+        missing = f"{_NVML} is not in the host's loader cache"
     except NotChecked as error:
         if patient.driver_answers:
             raise
-        missing = f"libnvidia-ml.so.1 is not found: {error}"
+        missing = f"{_NVML} is not found: {error}"
     if patient.platform == platform.TEGRA:
         return  # JetPack 5 and older have no NVML: CSV files name what containers get
-    for directory in _OTHER_DIRECTORIES:
-        names = [
-            name
-            for name in patient.host_tree.listdir(directory)
-            if name.startswith("libnvidia-ml.so")
-        ]
-        if names:
-            yield Diagnosis(
-                f"{missing}; it is at {directory}/{names[0]}",
-                "the driver is in a directory that ldconfig does not search",
-                f"add {directory} to a file in /etc/ld.so.conf.d on the host, then run ldconfig",
-            )
-            return
-    place = "on the host" if patient.host.document is None else "in the snapshot"
-    seen = f"{missing}, and {place} it is in no other directory where drivers are usually kept"
+    breaks = _without(patient, _NVML, _NVML_PROGRAMS)
+    elsewhere = _in_other_directory(patient, _NVML, missing)
+    if elsewhere is not None:
+        yield replace(elsewhere, breaks=breaks)
+        return
+    seen = f"{missing}, and {_nowhere(patient)}"
     if has_cuda:
         yield Diagnosis(
-            seen,
-            "the driver is installed without its management library: libcuda.so.1 is there",
-            "install the package of the same version that has libnvidia-ml.so.1 (Debian:"
-            " libnvidia-ml1)",
+            f"{seen}: {_NVML_PROGRAMS} fail in containers",
+            f"the driver is installed without its management library: {_CUDA} is there",
+            f"install the package of the same version that has {_NVML} (Debian: libnvidia-ml1)",
+            breaks=breaks,
         )
         return
     yield Diagnosis(
@@ -161,7 +154,78 @@ def nvml_library_missing(patient: Patient) -> Iterator[Diagnosis]:
         "no NVIDIA driver is installed on this host (or below this driver root)",
         "install the driver, or set root under [nvidia-container-cli] in config.toml to the "
         "directory that holds it",
+        breaks=breaks,
     )
+
+
+def cuda_library_missing(patient: Patient) -> Iterator[Diagnosis]:
+    """Look for ``cuda-library-missing``: the host's loader does not find libcuda.so.1.
+
+    Without libnvidia-ml.so.1 too it is ``nvml-library-missing``.
+
+    Reported in NVIDIA/nvidia-docker#539; NVIDIA/libnvidia-container#8.
+    """
+    sonames = _cached_sonames(patient)
+    if _CUDA in sonames or _NVML not in sonames:
+        return
+    missing = f"{_CUDA} is not in the host's loader cache"
+    breaks = _without(patient, _CUDA, "CUDA programs")
+    elsewhere = _in_other_directory(patient, _CUDA, missing)
+    if elsewhere is not None:
+        yield replace(elsewhere, breaks=breaks)
+        return
+    yield Diagnosis(
+        f"{missing}, and {_nowhere(patient)}: no container can use CUDA",
+        f"the driver is installed without its CUDA library: {_NVML} is there",
+        f"install the package of the same version that has {_CUDA} (Debian: libcuda1)",
+        breaks=breaks,
+    )
+
+
+def _cached_sonames(patient: Patient) -> set[str]:
+    """Return the SONAMEs in the host's loader cache that are not for 32-bit programs alone.
+
+    :raises NotChecked: the cache cannot be read.
+    """
+    recorded = patient.host.document is not None
+    machine = patient.host.facts.machine if recorded else os.uname().machine
+    wide = ARCHITECTURES.get(machine, ARCHITECTURES["x86_64"])[0]
+    return {entry.soname for entry in patient.entries if entry.architecture == wide}
+
+
+def _in_other_directory(patient: Patient, soname: str, missing: str) -> Diagnosis | None:
+    """Report a library of the driver that is in a directory which ldconfig does not search."""
+    stem = soname.removesuffix(".1")
+    for directory in _OTHER_DIRECTORIES:
+        names = [name for name in patient.host_tree.listdir(directory) if name.startswith(stem)]
+        if names:
+            return Diagnosis(
+                f"{missing}; it is at {directory}/{names[0]}",
+                "the driver is in a directory that ldconfig does not search",
+                f"add {directory} to a file in /etc/ld.so.conf.d on the host, then run ldconfig",
+            )
+    return None
+
+
+def _nowhere(patient: Patient) -> str:
+    place = "on the host" if patient.host.document is None else "in the snapshot"
+    return f"{place} it is in no other directory where drivers are usually kept"
+
+
+def _without(patient: Patient, soname: str, programs: str) -> str:
+    """Return what fails in a container whose programs need a library that it lacks, or "".
+
+    :param programs: the programs that open the library.
+    """
+    if not (patient.has_container and patient.host_answers) or patient.refusal is not None:
+        return ""
+    if not isinstance(patient.plan, Injection):
+        return ""
+    if soname not in opened_libraries(patient.capabilities):
+        return ""
+    if patient.container.rootfs_known and patient.proof(soname).verdict != "no":
+        return ""
+    return f"{programs} fail because the host has no {soname}"
 
 
 def driver_not_loaded(patient: Patient) -> Iterator[Diagnosis]:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nvgraft.base.errors import Refusal
+from nvgraft.cdi import platform
 from nvgraft.formats.ldcache import SIZE_LIMIT
 from nvgraft.formats.ldcache_entries import CacheEntry, parse
 from nvgraft.formats.tree import Node, PathError, Tree
@@ -43,7 +44,7 @@ from nvgraft_cli.prove.start.program import (
     started_program,
 )
 from nvgraft_cli.prove.start.start_failure import StartFailure
-from nvgraft_specs import brands
+from nvgraft_specs import brands, names
 
 if TYPE_CHECKING:
     from nvgraft_cli.doctor.machine import Machine
@@ -62,6 +63,8 @@ class Diagnosis:
     """One problem: what was seen, its cause, and how to fix it.
 
     :ivar sentence: how CUDA fails because of it in a container that starts; "" if it does not.
+    :ivar breaks: what of the driver's programs fails because of it in a container that starts; ""
+        for nothing, or for what ``sentence`` says.
     :ivar stops: whether the container does not start because of it.
     :ivar of_host: whether it is about the host, although its check is about containers too.
     :ivar phrase: what users see, if it is not the phrase of the failure.
@@ -72,6 +75,7 @@ class Diagnosis:
     fix: str
     level: str = "error"
     sentence: str = ""
+    breaks: str = ""
     stops: bool = False
     of_host: bool = False
     phrase: str = ""
@@ -329,6 +333,28 @@ class Patient:
             return self.host.platform
         except OSError as error:
             raise NotChecked(f"the driver root cannot be opened: {error.strerror}") from error
+
+    def host_has(self, row: str) -> bool:
+        """Tell whether the host has a library or a program of the catalogue for containers.
+
+        It counts as there where the host cannot be read, and in the driver store of WSL2.
+        """
+        if not self.host_answers or self.platform == platform.WSL:
+            return True
+        files = self.host.inventory.files
+        return any(found.row.name == row for found in (*files.libraries, *files.binaries))
+
+    @property
+    def way_to_gpus(self) -> str:
+        """The instruction to ask for GPUs in a container that asks for none."""
+        way = f"set {names.VISIBLE_DEVICES}=all (docker -e, or ENV in the image)"
+        by_hook = self.case.acting_mode in {"hook", "legacy"}
+        if by_hook and self.platform in {platform.WSL, platform.TEGRA}:
+            way += (
+                ", and start the container with nvgraft-runtime (docker --runtime=nvidia) in mode"
+                " auto: the hook does not serve this host"
+            )
+        return way
 
     def check_gpus_known(self) -> None:
         """Check that the host's GPUs are known.

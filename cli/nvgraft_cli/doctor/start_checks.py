@@ -6,13 +6,14 @@ The docstring of each check names the threads that reported the failure.
 import posixpath
 from collections.abc import Iterator
 
+from nvgraft.cdi import platform
 from nvgraft.plan.actions import Injection, UpdateLoaderCache
 from nvgraft_cli.case.cdi_requests import source_of_edits, to_complete
 from nvgraft_cli.case.planned_cache import CACHE
 from nvgraft_cli.case.planning import CacheOnVolume
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 from nvgraft_cli.prove.start.start_failure import StartCause
-from nvgraft_specs import catalogue, names
+from nvgraft_specs import catalogue
 
 _OF_DRIVER = {row.name: row.component_class for row in catalogue.BINARIES}
 
@@ -70,17 +71,19 @@ def program_missing(patient: Patient) -> Iterator[Diagnosis]:
     elif name not in _OF_DRIVER:
         cause = "neither the image nor what is mounted into the container has this program"
         fix = "add the program to the image, or correct the command or PATH of the container"
-    elif not isinstance(patient.plan, Injection):
-        cause = f"{name} comes with the driver, of which this container gets nothing"
-        fix = f"set {names.VISIBLE_DEVICES}=all (docker -e, or ENV in the image)"
-    elif _OF_DRIVER[name] not in patient.capabilities:
-        return  # capability-not-requested reports it
-    elif any(binary.row.name == name for binary in patient.host.inventory.files.binaries):
-        cause = f"{source_of_edits(patient.case)}: {name} is not mounted, and the host has it"
-        fix = to_complete(patient.case)
-    else:
+    elif not patient.host_has(name):
         cause = f"{name} is a program of the driver, which this host does not have in PATH"
         fix = f"install {name} on the host with the rest of the driver (package nvidia-utils)"
+        if patient.platform == platform.TEGRA:
+            fix = "start another program: JetPack 5 and older have none of the driver's programs"
+    elif not isinstance(patient.plan, Injection):
+        cause = f"{name} comes with the driver, of which this container gets nothing"
+        fix = patient.way_to_gpus
+    elif _OF_DRIVER[name] not in patient.capabilities:
+        return  # capability-not-requested reports it
+    else:
+        cause = f"{source_of_edits(patient.case)}: {name} is not mounted, and the host has it"
+        fix = to_complete(patient.case)
     yield Diagnosis(failure.words, cause, fix, stops=True, phrase=failure.words)
 
 

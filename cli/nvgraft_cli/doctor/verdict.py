@@ -81,8 +81,8 @@ def container_verdict(patient: Patient, results: Collection[Result]) -> Verdict:
         level = "bad" if any(identifier != _ASKS_FOR_NONE for identifier, _ in errors) else "plain"
         words = f"This container starts without a GPU: {patient.plan.reason}."
         return Verdict(level, "No GPU", words)
-    error = errors[0][1] if errors else ""
-    level, short, found = _what_cuda_finds(patient, _sentence(results), error)
+    other = errors[0][1] if errors else _broken(results)
+    level, short, found = _what_cuda_finds(patient, _sentence(results), other)
     return Verdict(level, short, f"This container starts{found}.")
 
 
@@ -98,7 +98,7 @@ def makes_container_bad(patient: Patient, results: Collection[Result]) -> bool:
     found = [result for result in results if result.findings]
     if not patient.host_answers or patient.refusal is not None:
         return bool(found)
-    return any(not result.of_host for result in found) or _sentence(found) != ""
+    return any(not result.of_host for result in found) or _sentence(found) + _broken(found) != ""
 
 
 def _sentence(results: Collection[Result]) -> str:
@@ -109,6 +109,13 @@ def _sentence(results: Collection[Result]) -> str:
     )
 
 
+def _broken(results: Collection[Result]) -> str:
+    """Return what of the driver fails, in the words of the first finding that says it, or ""."""
+    return next(
+        (finding.breaks for result in results for finding in result.findings if finding.breaks), ""
+    )
+
+
 def _what_cuda_finds(patient: Patient, failure: str, other: str) -> tuple[str, str, str]:
     """Return level, short words and the rest of the sentence for a container with driver files.
 
@@ -116,6 +123,7 @@ def _what_cuda_finds(patient: Patient, failure: str, other: str) -> tuple[str, s
     :param other: what is wrong beside CUDA, or "".
     """
     request, devices = patient.injected.request, patient.cuda_devices
+    mend = f"; to be mended: {other}" if other else ""
     known = patient.host.gpus_known or not request.devices
     if known and not (devices.given or devices.closed):
         files = any(bind.origin == "driver" for bind in patient.binds())
@@ -127,11 +135,11 @@ def _what_cuda_finds(patient: Patient, failure: str, other: str) -> tuple[str, s
             final = patient.proof("libcuda.so.1").final
             if final.foreign:
                 finds = f"its programs load {final.path} of {final.origin}"
-        words = f", and {finds}: {names.DRIVER_CAPABILITIES} lacks compute"
+        words = f", and {finds}: {names.DRIVER_CAPABILITIES} lacks compute{mend}"
         return "mend" if other else "plain", "No CUDA", words
     if not patient.container.rootfs_known:
-        words = "; whether CUDA is found is not known without the image's files"
-        return "plain", "Not known", words
+        words = f"; whether CUDA is found is not known without the image's files{mend}"
+        return "mend" if other else "plain", "Not known", words
     proof = patient.proof("libcuda.so.1")
     if proof.verdict == "no":
         first = proof.load.failures[0]
@@ -161,7 +169,7 @@ def _what_cuda_finds(patient: Patient, failure: str, other: str) -> tuple[str, s
     if unknown := next(filter(None, doubts), ""):
         words += f"; not known is {unknown}"
     if other:
-        return "mend", "To be mended", f"{words}; to be mended: {other}"
+        return "mend", "To be mended", words + mend
     return "good" if known else "plain", "Works" if known else "GPUs not known", words
 
 

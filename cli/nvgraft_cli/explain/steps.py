@@ -4,6 +4,7 @@ import posixpath
 from collections.abc import Iterator, Sequence
 
 from nvgraft.base.errors import Refusal
+from nvgraft.cdi import platform
 from nvgraft.container.target import BINARIES_DIRECTORY, Target
 from nvgraft.formats.tree import OutOfBounds, PathError
 from nvgraft.plan.actions import (
@@ -40,8 +41,8 @@ _PLAN = "guide/4-the-plan.md"
 _LOADER = "guide/6-what-the-loader-finds.md"
 _FAILS = "guide/8-when-it-fails.md"
 
-#: The library without which no program finds a GPU.
-_CUDA = "libcuda.so.1"
+#: The libraries without which CUDA and nvidia-smi find no GPU.
+_CUDA, _NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 
 #: How many missing files to name.
 _MISSING_NAMES = 12
@@ -56,18 +57,20 @@ SONAME_LINK = "SONAME link: programs request the library by this name"
 def driver_proofs(answers: CaseProofs, plan: Plan) -> list[Proof]:
     """Return what the container's program loads when it opens libraries of the driver.
 
-    A library that neither the host nor the image has is left out, unless it is libcuda.
+    A library that neither the host nor the image has is left out, unless every driver has it.
 
     :param answers: those about the case of the plan.
     """
     if not isinstance(plan, Injection):
         return []
     mounted = tuple(action.target for action in plan.actions if isinstance(action, Bind))
+    # JetPack 5 and older have no NVML.
+    everywhere = {_CUDA} if answers.case.host.platform == platform.TEGRA else {_CUDA, _NVML}
     proofs = []
     for name in opened_libraries(plan.request.capabilities):
         proof = answers.opened(name)
         row = f"/{name.rpartition('.')[0]}."
-        missed = name == _CUDA or any(row in path for path in mounted)
+        missed = name in everywhere or any(row in path for path in mounted)
         if proof is not None and (proof.final.path or missed):
             proofs.append(proof)
     return proofs
