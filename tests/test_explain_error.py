@@ -581,6 +581,12 @@ def test_the_words_of_each_language_are_read() -> None:
             "inside",
         ),
         ("one\nValueError: no such colour\ntwo", "ValueError: no such colour", "", ""),
+        (
+            "ERROR: No matching distribution found for jaxlib==0.4",
+            "ERROR: No matching distribution found for jaxlib==0.4",
+            "JAX",
+            "inside",
+        ),
         ("ValueError: no GPU in that colour", "ValueError: no GPU in that colour", "", "inside"),
         ("docker: Error response from daemon: no such image", "no such image", "docker", ""),
         ("error: amdgpu reset failed", "error: amdgpu reset failed", "", ""),

@@ -516,8 +516,10 @@ def _innermost(block: str) -> tuple[str, Layer | None]:
 
 
 def _in_path(line: str, end: int) -> bool:
-    """Return whether the phrase that ends at ``end`` is a part of the path of a file."""
-    return line[end - 1 : end] == "/" or line[end : end + 1] in ("/", ".", "_")
+    """Return whether the phrase that ends at ``end`` is a part of the path of a file, or the name
+    of a package with its version.
+    """
+    return line[end - 1 : end] == "/" or line[end : end + 1] in ("/", ".", "_", "=")
 
 
 def _complaints(block: str) -> list[str]:
