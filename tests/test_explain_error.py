@@ -581,6 +581,7 @@ def test_the_words_of_each_language_are_read() -> None:
             "inside",
         ),
         ("one\nValueError: no such colour\ntwo", "ValueError: no such colour", "", ""),
+        ("hello\nfoo: undefined symbol: drmGet", "foo: undefined symbol: drmGet", "", ""),
         (
             "ERROR: No matching distribution found for jaxlib==0.4",
             "ERROR: No matching distribution found for jaxlib==0.4",

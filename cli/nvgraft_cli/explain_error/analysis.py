@@ -72,7 +72,7 @@ _COMPLAINT = re.compile(
     r"error|fail|fatal|cannot|can't|could ?n[o']t|unable|denied|not found|no such|refused|invalid"
     r"|panic|exception|unsupported|missing|timed? ?out|abort|not permitted|exited with|killed"
     r"|segmentation|signal|no space|too (?:many|long)|exceed|rejected|insufficient"
-    r"|not (?:support|avail|allow)"
+    r"|not (?:support|avail|allow)|undefined symbol"
 )
 #: What names a GPU or its driver: without it, checks of GPUs lead away from the cause.
 _OF_GPUS = (
