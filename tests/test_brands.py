@@ -23,6 +23,26 @@ def test_numbers_have_nvmls_names(number: int, name: str) -> None:
     assert brands.name(number) == name
 
 
+@pytest.mark.parametrize(
+    ("number", "model", "served"),
+    [
+        (2, "Tesla T4", True),
+        (14, "NVIDIA H100 80GB HBM3", True),
+        (13, "NVIDIA RTX A6000", True),
+        (5, "NVIDIA GeForce GTX 1080", False),
+        (15, "NVIDIA GeForce RTX 4090", False),
+        (6, "NVIDIA TITAN V", False),
+        (16, "NVIDIA TITAN RTX", False),
+        (0, "NVIDIA GeForce RTX 5090", False),
+    ],
+)
+def test_cards_for_desktops_have_no_forward_compatibility(
+    number: int, model: str, served: bool
+) -> None:
+    """The brand tells, or the name where a driver gives another brand."""
+    assert brands.has_forward_compatibility(number, model) is served
+
+
 @pytest.mark.parametrize("number", [-1, 17, 999])
 def test_other_numbers_are_unknown(number: int) -> None:
     """A brand newer than the table is "Unknown", and so is a negative number."""

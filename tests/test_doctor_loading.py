@@ -67,6 +67,25 @@ def test_an_older_compat_library_is_named_wherever_its_path_is_set(
     assert finding["message"].endswith("expect CUDA error 803")
 
 
+@pytest.mark.parametrize("directory", ["/usr/local/cuda/compat", "/usr/local/cuda-12.9/compat"])
+def test_a_compat_library_on_a_card_for_desktops_is_error_804(
+    directory: str, setup: Setup, capsys: Captured
+) -> None:
+    """Forward compatibility does not serve GeForce RTX cards, in whichever directory the program
+    finds the library.
+    """
+    library = f"{directory}/libcuda.so.999.10"[1:]
+    setup.files[library] = shared_object(64, X86, "libcuda.so.1", [], None)
+    setup.links[f"{directory}/libcuda.so.1"[1:]] = "libcuda.so.999.10"
+    setup.env.append(f"LD_LIBRARY_PATH={directory}")
+    for gpu in setup.host["nvml"]["gpus"]:
+        gpu |= {"brand": 15, "model": "NVIDIA GeForce RTX 4090"}
+    found, verdict = doctor(setup, capsys)
+    assert [finding["level"] for finding in found["compat-libraries"]] == ["error"]
+    assert "error 804" in found["compat-libraries"][0]["message"]
+    assert "CUDA fails with error 804 because NVIDIA GeForce RTX 4090" in verdict
+
+
 def test_users_see_the_words_of_what_they_load(setup: Setup, capsys: Captured) -> None:
     """What users see of a stub, of another libnvidia-ml, and of a container without compute."""
     stub = "opt/cuda/lib64/stubs/libcuda.so.1"

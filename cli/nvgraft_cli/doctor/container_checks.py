@@ -532,25 +532,33 @@ _LIBRARY_PLACES = (
 )
 
 
+def _compat_versions(patient: Patient, path: str) -> list[str]:
+    """Return the versions of libcuda in a directory of CUDA's compatibility libraries."""
+    versions = []
+    try:
+        directory = patient.rootfs.resolve(path)
+        for name in patient.rootfs.listdir(directory):
+            if (match := _VERSIONED.match(name)) and match[1] == "libcuda.so":
+                patient.rootfs.count_library(f"{directory}/{name}")
+                versions.append(match[2])
+    except (PathError, OSError):
+        return []
+    return versions
+
+
 def compat_libraries(patient: Patient) -> Iterator[Diagnosis]:
     """Look for ``compat-libraries``: the image's CUDA compatibility libraries do not fit this host.
 
     Reported in NVIDIA/nvidia-docker#1256, #1515; NVIDIA/nvidia-container-toolkit#199, #234, #1967.
     """
     _ = patient.injected
-    try:
-        directory = patient.rootfs.resolve("/usr/local/cuda/compat")
-        versions = []
-        for name in patient.rootfs.listdir(directory):
-            if (match := _VERSIONED.match(name)) and match[1] == "libcuda.so":
-                patient.rootfs.count_library(f"{directory}/{name}")
-                versions.append(match[2])
-    except (PathError, OSError):
-        versions = []
+    proof = patient.proof("libcuda.so.1")
+    loads_one = proof.final.is_compat
+    directory = posixpath.dirname(proof.final.path) if loads_one else "/usr/local/cuda/compat"
+    versions = _compat_versions(patient, directory)
     if not versions:
         raise NotChecked("the image has no /usr/local/cuda/compat libraries")
-    proof = patient.proof("libcuda.so.1")
-    if proof.verdict != "no" and not proof.final.is_compat:
+    if proof.verdict != "no" and not loads_one:
         return  # the container's program loads none of them
     if "/usr/local/cuda/compat" not in patient.container.spec.env.get("LD_LIBRARY_PATH", ""):
         patient.check_gpus_known()

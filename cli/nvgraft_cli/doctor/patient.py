@@ -370,7 +370,7 @@ class Patient:
         return [
             gpu.model
             for gpu in self.host.facts.report.gpus
-            if brands.name(gpu.brand) in {"GeForce", "Titan"}
+            if not brands.has_forward_compatibility(gpu.brand, gpu.model)
         ]
 
     @property
