@@ -603,7 +603,12 @@ def test_the_words_of_each_language_are_read() -> None:
             "",
             "",
         ),
-        ("hello", "", "", ""),
+        ("hello", "hello", "", ""),
+        ("step 3 of 4\ntar: file truncated", "tar: file truncated", "", ""),
+        ("a line\n" * 20, "", "", ""),
+        ("E: no package foo (error 100)", "E: no package foo (error 100)", "", ""),
+        ("level=error msg=\"no module named 'bar'\"", "no module named 'bar'", "", ""),
+        ('error: cannot say "foo".', 'error: cannot say "foo"', "", ""),
     ],
 )
 def test_the_innermost_message_of_an_unknown_error_is_told(

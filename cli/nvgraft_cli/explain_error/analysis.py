@@ -101,6 +101,8 @@ _NOISE = re.compile(
 #: The message in a line of a JSON or logfmt log, the innermost key first.
 _LOGGED = re.compile(r"[\"']?\b(?:error|err|msg|message|log)[\"']?[=:] ?\"([^\"]{3,})\"")
 _TAIL = re.compile(r"(?:: unknown)?[\s.\"'}\])]*$")
+#: What opens that which a mark closes.
+_OPENING = {'"': '"', "'": "'", "}": "{", "]": "[", ")": "("}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ class _Reading:
 
     :ivar marked: whether the blocks have their quotation marks, brackets and underscores.
     :ivar complaint: the last block with words of an error.
+    :ivar last: the last block, if it is short.
     :ivar of_gpus: whether any block names a GPU or its driver.
     :ivar lines: the lines of all blocks.
     """
@@ -176,6 +179,7 @@ class _Reading:
     stage: str = ""
     detail: str = ""
     complaint: str = ""
+    last: str = ""
     of_gpus: bool = False
     lines: int = 0
 
@@ -223,7 +227,7 @@ def analyse(text: str) -> Analysis:
     if len(text) <= SHORT and not (reading.knows_words and QUOTE.search(text)):
         reading = min(reading, _reading(text, marked=False), key=_place)
     meanings = () if _in_passing(reading) else _ranked(reading.found)
-    innermost, speaker = ("", None) if meanings else _innermost(reading.complaint)
+    innermost, speaker = ("", None) if meanings else _innermost(_to_quote(reading))
     return Analysis(
         tuple(
             Wrapper(layer.name, layer.passes)
@@ -238,6 +242,11 @@ def analyse(text: str) -> Analysis:
         () if meanings else _in_general(innermost),
         () if meanings else _checks(speaker, of_gpus=reading.of_gpus),
     )
+
+
+def _to_quote(reading: _Reading) -> str:
+    """Return the block to quote if nothing is known: one that complains, or a few lines at all."""
+    return reading.complaint or (reading.last if reading.lines <= _FEW else "")
 
 
 def _reading(text: str, *, marked: bool = True) -> _Reading:
@@ -288,6 +297,7 @@ def _read(block: str, reading: _Reading) -> None:
     text = _Text(block, marked=reading.marked)
     small = text.small
     reading.lines += block.count("\n") + 1
+    reading.last = block if len(block) <= SHORT else ""
     causes = [pair for pair in reading.meanings.values() if not pair[0].symptom]
     if len(_ranked(causes)) < MOST:
         _read_rows(text, reading)
@@ -503,16 +513,30 @@ def _ranked(found: list[tuple[KnownError, Meaning]]) -> tuple[Meaning, ...]:
 def _innermost(block: str) -> tuple[str, Layer | None]:
     """Return the innermost message of the last line that tells a cause, and who said it."""
     lines = _complaints(block)
-    if not lines:
-        return "", None
-    line = _last_telling(lines)
+    line = _last_telling(lines or block.split("\n"))
     end, layer = _last_layer(line)
     if layer is None:
         layer = next((found for found in map(_speaker, reversed(lines)) if found), None)
     message = line if _in_path(line, end) else line[end:].strip() or line
     if logged := _LOGGED.findall(message):
         message = logged[-1]
-    return (_TAIL.sub("", message) or line)[-_QUOTED:], layer
+    return (_without_tail(message) or line)[-_QUOTED:], layer
+
+
+def _without_tail(message: str) -> str:
+    """Return a message without the end of what it was quoted in; a mark that closes what the
+    message itself opens belongs to it.
+    """
+    kept = _TAIL.sub("", message)
+    for mark in message[len(kept) :]:
+        opening = _OPENING.get(mark)
+        closed = kept.count(mark)
+        if opening is None or (
+            closed % 2 == 0 if opening == mark else kept.count(opening) <= closed
+        ):
+            break
+        kept += mark
+    return kept
 
 
 def _in_path(line: str, end: int) -> bool:

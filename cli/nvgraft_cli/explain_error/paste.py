@@ -75,6 +75,8 @@ _COMPOSE = re.compile(r"^(?!nvidia-docker(?:-plugin)? \| \d)[\w.-]{1,64} +\| ?",
 #: Control characters, frames that programs draw around messages, and all spaces but " ".
 _BLANK = r"\x00-\x09\x0b-\x1f\x7f-\xa0\u2000-\u200a\u2500-\u259f\u3000\ufffd"
 _SPACE = re.compile(rf"[ {_BLANK}]{{2,}}|[{_BLANK}]")
+#: French has a space before a colon that does not end a line, or what a paste made of it.
+_FRENCH_COLON = re.compile(r"[\xa0\u202f]:| :(?= commande introuvable)")
 _NEWLINES = re.compile(r" ?\n[ \n]*")
 #: The loader's message without its end, as in the title of a report.
 _LOADER = re.compile(
@@ -269,6 +271,8 @@ def plain(text: str) -> str:
         from html import unescape
 
         text = _ENTITY.sub(lambda match: unescape(match[0]), text)
+    if " commande introuvable" in text or not text.isascii():
+        text = _FRENCH_COLON.sub(":", text)
     if not text.isascii():
         text = _TYPOGRAPHIC.sub(lambda match: "--" if match[1] else _TYPOGRAPHY[match[0]], text)
     text = _QUOTING.sub("", _COMPOSE.sub("", _COLOUR.sub("", text)))
