@@ -14,6 +14,7 @@ from nvgraft.request.config import Config
 from nvgraft_cli.case.bundle import open_container
 from nvgraft_cli.case.hosts import HostSide
 from nvgraft_cli.case.texts import texts_in
+from nvgraft_cli.doctor import cuda_runtimes
 from nvgraft_cli.doctor.cuda_runtimes import find_runtimes
 from nvgraft_cli.doctor.patient import Patient
 from nvgraft_cli.shell.main import main
@@ -89,7 +90,7 @@ def test_a_runtime_that_the_program_may_open_is_found(
 ) -> None:
     """A runtime that the loader finds by its name counts, wherever it is."""
     setup.files["opt/r/libcudart.so.13"] = RUNTIME
-    assert "cuda-too-new" not in doctor(setup, capsys)[0]
+    assert "CUDA finds 2 GPUs" in doctor(setup, capsys)[1]
     change(setup)  # type: ignore[operator]
     assert (
         f"{TOO_NEW} because the image's CUDA runtime is 13.x (/opt/r/libcudart.so.13)"
@@ -175,6 +176,42 @@ def test_the_cuda_of_the_image_is_compared_with_the_drivers(
     assert [finding["level"] for finding in result["findings"]] == levels
     assert not result["lacking"]
     assert code == bool(levels)
+
+
+@pytest.mark.parametrize(
+    ("files", "levels"),
+    [
+        (["srv/app/third/lib/libcudart.so.13.0.48"], ["warning"]),
+        (
+            ["home/me/app/.venv/lib/python3.11/site-packages/nvidia/cu13/lib/libcudart.so.13"],
+            ["warning"],
+        ),
+        (["usr/lib/runner/cuda_v13/libcudart.so.13.0.48"], ["warning"]),
+        (["opt/a/libcudart.so.13.0.48", "opt/b/libcudart.so.12.8.90"], []),
+        (["srv/app/libcudart.so.12.8.90"], []),
+        (["var/lib/old/libcudart.so.13.0.48"], None),
+    ],
+    ids=["directory", "venv", "runner", "two", "minor", "not-searched"],
+)
+def test_a_runtime_anywhere_in_the_image_is_a_warning(
+    files: list[str], levels: list[str] | None, setup: Setup, capsys: Captured
+) -> None:
+    """A runtime in no usual place may be that of a part that is not used; of several, a program
+    takes the one that works.
+    """
+    setup.files |= dict.fromkeys(files, b"x")
+    result = run_doctor(setup, capsys)[1]["cuda-too-new"]
+    assert bool(result["lacking"]) is (levels is None)
+    assert [finding["level"] for finding in result["findings"]] == (levels or [])
+
+
+def test_the_search_for_a_runtime_is_bounded(
+    setup: Setup, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a number of names the rest of the image is not searched."""
+    monkeypatch.setattr(cuda_runtimes, "_SEARCHED", 100)
+    setup.files |= {f"srv/{number:03}/x/libcudart.so.13": b"x" for number in range(120)}
+    assert run_doctor(setup, capsys)[1]["cuda-too-new"]["lacking"]
 
 
 @pytest.mark.parametrize(

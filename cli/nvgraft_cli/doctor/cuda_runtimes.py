@@ -1,16 +1,18 @@
 """Find the CUDA runtimes (libcudart) of an image: the one of the container's program, which is
 linked into it or loaded with it, and else those that the loader finds by their names, and those
-where toolkits, wheels and conda put them.
+where toolkits, wheels and conda put them. Where none of these is there, the other directories of
+the image are searched, the outer ones first, up to a number of names.
 
-Only these directories are listed, and their names count towards the bounds of the image.
+The names of listed directories count towards the bounds of the image.
 """
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from nvgraft.formats.tree import PathError, Tree
+from nvgraft.formats.tree import OutOfBounds, PathError, Tree
 from nvgraft_cli.case.texts import texts_in
 from nvgraft_cli.doctor.patient import LIBRARY_DIRECTORIES, Patient
 from nvgraft_cli.prove.proof import all_objects
@@ -32,6 +34,20 @@ _MAJORS = ((b"cudaMemPrefetchBatchAsync", 13), (b"cudaErrorCdpVersionMismatch", 
 _OLDEST_MARKED = 11
 #: Bytes of the program that are looked at: its constants stand behind its code.
 _PROGRAM_LIMIT = 64 << 20
+
+#: Directories that are not searched: many files, and no libraries of programs.
+_NOT_SEARCHED = frozenset(
+    (
+        *("/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/tmp", "/var"),  # noqa: S108 - image's
+        *("/usr/include", "/usr/sbin", "/usr/bin", "/usr/share", "/usr/src"),
+    )
+)
+#: What a directory may be called: python3.11, 12.4, .venv, numpy.libs; files have other endings.
+_MAY_BE_DIRECTORY = re.compile(r"\.?[\w+-]*(?:\.(?:\d+|libs))*")
+_SKIPPED = frozenset(("__pycache__", "node_modules", ".git", "include", "share", "doc"))
+_PACKAGES = ("site-packages", "dist-packages")
+#: Names that may be directories and are looked at in the search.
+_SEARCHED = 10_000
 
 _TOOLKIT_DIRECTORIES = ("lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
 
@@ -87,10 +103,31 @@ def find_runtimes(patient: Patient) -> list[CudaRuntime]:
     own = _of_program(patient)
     if own:
         return own
-    tree = patient.rootfs
     found = {runtime.path: runtime for runtime in _by_name(patient)}
+    return list((found | _in_directories(patient.rootfs, _directories(patient))).values())
+
+
+def search_runtimes(patient: Patient) -> list[CudaRuntime]:
+    """Return the CUDA runtimes of the image that are in no usual place: which program uses them,
+    and how it finds them, is not known.
+    """
+    tree = patient.rootfs
+    try:
+        return list(_in_directories(tree, _searched(tree)).values())
+    except OutOfBounds:
+        return []
+    finally:
+        if tree.bounds is not None:
+            tree.bounds.next_step()  # the directories of data are this search's alone
+
+
+def _in_directories(
+    tree: Tree, directories: Iterable[tuple[str, tuple[int, int] | None]]
+) -> dict[str, CudaRuntime]:
+    """Return the runtimes in directories by their paths, each with NVIDIA's wheel's version."""
+    found: dict[str, CudaRuntime] = {}
     seen: set[str] = set()
-    for directory, wheel in _directories(patient):
+    for directory, wheel in directories:
         resolved = resolve(tree, directory)
         if resolved in seen:
             continue
@@ -104,7 +141,27 @@ def find_runtimes(patient: Patient) -> list[CudaRuntime]:
             node = tree.lstat(path)
             if node is not None and node.type == "file":
                 found[path] = CudaRuntime(path, int(match[1]), _minor(match, wheel))
-    return list(found.values())
+    return found
+
+
+def _searched(tree: Tree) -> Iterator[tuple[str, tuple[int, int] | None]]:
+    """Yield the directories of an image, the outer ones first, and those of NVIDIA's wheels."""
+    waiting = deque(("/",))
+    left = _SEARCHED
+    while waiting:
+        directory = waiting.popleft()
+        if posixpath.basename(directory) in _PACKAGES:
+            yield from _wheels(tree, directory)
+            continue
+        yield directory, None
+        for name in names(tree, directory, "", most=left):
+            path = posixpath.join(directory, name)
+            if name in _SKIPPED or path in _NOT_SEARCHED or not _MAY_BE_DIRECTORY.fullmatch(name):
+                continue
+            left -= 1
+            node = tree.lstat(path)
+            if node is not None and node.type == "dir":
+                waiting.append(path)
 
 
 def _of_program(patient: Patient) -> list[CudaRuntime]:

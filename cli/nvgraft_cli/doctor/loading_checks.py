@@ -2,9 +2,16 @@
 
 import posixpath
 from collections.abc import Iterator
+from dataclasses import replace
 
 from nvgraft.formats.tree import PathError
-from nvgraft_cli.doctor.cuda_runtimes import CudaRuntime, find_cupy, find_runtimes, numbers
+from nvgraft_cli.doctor.cuda_runtimes import (
+    CudaRuntime,
+    find_cupy,
+    find_runtimes,
+    numbers,
+    search_runtimes,
+)
 from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 from nvgraft_cli.prove.loader.final_file import FinalFile
 from nvgraft_cli.prove.loader.loading import Failure
@@ -491,9 +498,10 @@ def cuda_too_new(patient: Patient) -> Iterator[Diagnosis]:
     proof = _prove_cuda(patient)
     _check_no_other_failure(proof)
     runtimes = find_runtimes(patient)
-    if not runtimes:
-        raise NotChecked("no CUDA runtime (libcudart) was found in the image")
     driver, cuda = _driver_loaded(patient, proof)
+    if not runtimes:
+        yield from _too_new_elsewhere(search_runtimes(patient), driver, cuda)
+        return
     fitting = [runtime for runtime in runtimes if runtime.runs_on(driver, cuda)]
     newer = [runtime for runtime in runtimes if runtime not in fitting]
     if newer:
@@ -589,6 +597,19 @@ def _driver_loaded(patient: Patient, proof: Proof) -> tuple[str, str]:
         if branch in CUDA_VERSIONS:
             return version, CUDA_VERSIONS[branch]
     return report.driver_version, report.cuda_version
+
+
+def _too_new_elsewhere(runtimes: list[CudaRuntime], driver: str, cuda: str) -> Iterator[Diagnosis]:
+    """Report a CUDA runtime in no usual place, if the driver can run none of them: it may belong
+    to a part of the image that is not used.
+
+    :raises NotChecked: there is none.
+    """
+    if not runtimes:
+        raise NotChecked("no CUDA runtime (libcudart) was found in the image")
+    if not any(runtime.runs_on(driver, cuda) for runtime in runtimes):
+        oldest = min(runtimes, key=lambda runtime: runtime.major)
+        yield replace(_too_new(oldest, [], driver, cuda), level="warning", sentence="")
 
 
 def _too_new(runtime: CudaRuntime, fitting: list[CudaRuntime], driver: str, cuda: str) -> Diagnosis:
