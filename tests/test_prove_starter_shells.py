@@ -179,6 +179,43 @@ def test_a_script_that_ends_where_it_may_not_write(
 
 
 @pytest.mark.parametrize(
+    ("place", "uid", "read_only", "code", "known"),
+    [
+        ("/opt/x", 0, False, 4, True),
+        ("/opt/x", 4321, False, 0, True),
+        ("/opt/x", 0, True, 0, True),
+        ("/opt/none", 0, False, 0, True),
+        ("/run", 4321, False, 0, False),
+    ],
+)
+def test_a_script_that_asks_whether_it_may_write(
+    place: str,
+    uid: int,
+    read_only: bool,
+    code: int,
+    known: bool,
+    tmp_path: Path,
+    capsys: Captured,
+) -> None:
+    """The test -w holds as far as modes and a read-only root tell; of volumes it is not known."""
+    path = starters_bundle(
+        tmp_path / "b",
+        "PATH=/usr/bin",
+        args=["sh", "-c", f"if [ -w {place} ]; then {SETS}; fi; app"],
+        user={"uid": uid, "gid": uid},
+    )
+    (tmp_path / "b/rootfs/opt/x").chmod(0o755)
+    (tmp_path / "b/rootfs/run").mkdir(mode=0o755)
+    config = json.loads(Path(path, "config.json").read_text())
+    config["root"]["readonly"] = read_only
+    config["mounts"] += [{"destination": "/run", "type": "tmpfs", "source": "tmpfs"}]
+    Path(path, "config.json").write_text(json.dumps(config))
+    found, (proof,) = run_prove(capsys, "--bundle", path)
+    computed = [text for text in proof["unknown"] if "LD_LIBRARY_PATH" in text]
+    assert (found, not computed) == (code, known)
+
+
+@pytest.mark.parametrize(
     ("args", "file", "others"),
     [
         (["bash", "-lc", "app"], "etc/profile", True),

@@ -9,7 +9,7 @@ from nvgraft_cli.prove.script.state import ShellState
 #: The operators of a list, those that bind least first, with the side that decides.
 _LISTS = (("||", True), ("-o", True), ("&&", False), ("-a", False))
 _OF_TYPE = {"-b": "block", "-c": "char", "-p": "fifo", "-S": "socket"}
-_OF_FILES = {"-e", "-f", "-d", "-r", "-s", "-x", "-L", "-h", *_OF_TYPE}
+_OF_FILES = {"-e", "-f", "-d", "-r", "-w", "-s", "-x", "-L", "-h", *_OF_TYPE}
 #: The operators that compare numbers, with the signs of the difference for which they hold.
 _ORDERS = {"-eq": (0,), "-ne": (-1, 1), "-lt": (-1,), "-le": (-1, 0), "-gt": (1,), "-ge": (0, 1)}
 
@@ -58,6 +58,8 @@ def _holds_for(operator: str, word: str, state: ShellState, files: ShellFiles) -
         return node.size > 0
     if operator == "-r":
         return files.is_readable(word, state)
+    if operator == "-w":
+        return files.is_writable(word, state)
     return True if operator == "-e" else None
 
 

@@ -20,11 +20,13 @@ IsMounted = Callable[[str], bool]
 #: Tells whether the user of the script may read the file at a path without links.
 MayRead = Callable[[str], bool]
 #: Returns why a file cannot be written at a path, by the file or directory without links that is
-#: there or above it; "" where it can or that is not known.
-NotWritten = Callable[[str, str], str]
+#: there or above it; "" where it can, None where that is not known.
+NotWritten = Callable[[str, str], str | None]
 
 #: A line of a written file of which not even the command is known: it may set any variable.
 _OPAQUE = re.compile(r"^[ \t]*(?:export[ \t]+)?\0", re.MULTILINE)
+#: Where bash has the output of ``<(COMMANDS)``, at numbers from 63 down.
+_OPENED = "/dev/fd/"
 #: The most files that are read or written, and names of a directory for a pattern.
 _FILES, _NAMES = 64, 256
 #: The most changes of files, and links that lead to one another.
@@ -45,7 +47,7 @@ class ShellFiles:
         hidden: IsHidden = lambda _: False,
         mounted: IsMounted = lambda _: False,
         may_read: MayRead = lambda _: True,
-        not_written: NotWritten = lambda _path, _there: "",
+        not_written: NotWritten = lambda _path, _there: None,
     ) -> None:
         self.machine = machine
         self._hidden = hidden
@@ -79,27 +81,44 @@ class ShellFiles:
         self._forget(place, state)
         state.written[place] = f"{before}{text}" if known else UNKNOWN
 
+    def keep(self, text: str, state: ShellState) -> str:
+        """Keep the output of commands as the file that bash makes of it; return its path."""
+        number = 63 - sum(place.startswith(_OPENED) for place in state.written)
+        state.written[f"{_OPENED}{number}"] = text if UNKNOWN in text else f"{text}\n"
+        return f"{_OPENED}{number}"
+
     def prevents(self, path: str, state: ShellState, *, replaces: bool = True) -> str:
         """Return why a file certainly cannot be made or removed at a path, "" otherwise.
 
         :param replaces: False for what writes into a file that is there.
         """
+        return self._prevents(path, state, replaces=replaces) or ""
+
+    def _prevents(self, path: str, state: ShellState, *, replaces: bool) -> str | None:
+        """Return the same, and None where it is not known."""
         target = place = self.place(path, state)
         if UNKNOWN in place or place.startswith(("/dev/", "/proc/", "/sys/")):
-            return ""
+            return None
         changed = {*state.written, *state.links, *state.copies, *state.directories}
         while True:
             if place in changed or any(f"{place}/".startswith(f"{p}/") for p in state.touched):
-                return ""
+                return None
             try:
                 resolved, node = self._tree.find(place)
             except (OSError, PathError):
-                return ""
+                return None
             if node is not None and not replaces:
-                return "" if self._hidden(resolved) else self._not_written(target, resolved)
+                return None if self._hidden(resolved) else self._not_written(target, resolved)
             if place == "/":
-                return ""
+                return None
             place, replaces = posixpath.dirname(place), False
+
+    def is_writable(self, path: str, state: ShellState) -> bool | None:
+        """Tell whether the script's user may write to what is at a path, None if not known."""
+        if self.is_mounted(path, state):
+            return None
+        why = self._prevents(path, state, replaces=False)
+        return None if why is None else not why
 
     def is_mounted(self, path: str, state: ShellState) -> bool:
         """Tell whether a path leads to a file of the host, which no script changes."""

@@ -128,7 +128,7 @@ def run_script(
     hidden: IsHidden = lambda _: False,
     mounted: IsMounted = lambda _: False,
     may_read: MayRead = lambda _: True,
-    not_written: NotWritten = lambda _path, _there: "",
+    not_written: NotWritten = lambda _path, _there: None,
     options: Sequence[str] = (),
     dialect: Dialect = "bash",
 ) -> ScriptOutcome | None:

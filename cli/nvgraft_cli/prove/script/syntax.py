@@ -16,9 +16,9 @@ class WordPart:
     """A part of a word.
 
     :ivar kind: text, variable, indirect (the variable that another one names), command (substituted
-        by its output), array (``words`` in parentheses), elements (of the array ``text``),
-        keys (of these), element (with the key ``operator``), arithmetic (the expression ``text``),
-        or unknown.
+        by its output), process (by a file with its output), array (``words`` in parentheses),
+        elements (of the array ``text``), keys (of these), element (with the key ``operator``),
+        arithmetic (the expression ``text``), or unknown.
     :ivar text: the text, or the name of the variable.
     :ivar operator: of ``${NAME:-WORD}``, with ``argument``; of elements @, or * that joins them.
     :ivar body: the commands of a command substitution.
@@ -30,6 +30,7 @@ class WordPart:
         "variable",
         "indirect",
         "command",
+        "process",
         "array",
         "elements",
         "keys",

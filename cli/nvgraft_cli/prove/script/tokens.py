@@ -24,7 +24,7 @@ _EXPANSION = re.compile(
     r"(?P<name>[A-Za-z_]\w*|[@*#?$!0-9])(?P<operator>:?[-=+?]|##?|%%?|)", re.DOTALL
 )
 #: ${NAME[0]}, which is $NAME, and ${NAME:FIRST:COUNT}.
-_PIECE = re.compile(r"\{([A-Za-z_]\w*|\d)(?:\[0\]|:(\d{1,4}(?::\d{1,4})?))\}")
+_PIECE = re.compile(r"\{([A-Za-z_]\w*|[\d@*])(?:\[0\]|:(\d{1,4}(?::\d{1,4})?))\}")
 #: ${NAME,,} and ${NAME^^}; ${!NAME}, perhaps with a default.
 _CASED = re.compile(r"\{([A-Za-z_]\w*|\d)(,,|\^\^)\}")
 _INDIRECT = re.compile(r"\{!([A-Za-z_]\w*)(?:\}|(:?[-+=]))")
@@ -186,10 +186,8 @@ class Tokens(ABC):
                 plain += self.text[begin : self.at]
             elif character in "<>" and self.text.startswith("(", self.at + 1):
                 self.bashism = f"{character}("
-                self.at += 1
-                self.balanced()
                 flush()
-                parts.append(UNKNOWN_PART)
+                parts.append(self._process(character))
             elif character in " \t\r\n;&|()<>":
                 break
             elif character == "\\":
@@ -216,6 +214,18 @@ class Tokens(ABC):
         if self.at == start:
             self.fail()
         return tuple(parts)
+
+    def _process(self, character: str) -> WordPart:
+        """Parse ``<(COMMANDS)``, a file with their output; ``>(COMMANDS)`` is not known."""
+        self.at += 1
+        if character == ">":
+            self.balanced()
+            return UNKNOWN_PART
+        self.at += 1
+        with self.deeper():
+            body = self.block({")"})
+        self.close(")")
+        return WordPart("process", body=body)
 
     def _array(self) -> WordPart:
         """Parse the words of an array."""

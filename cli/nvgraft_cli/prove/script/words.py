@@ -97,14 +97,24 @@ class ShellWords:
             return [state.elements(part.text).get(self._key(part, state), unset)]
         if part.kind == "command":
             return [self._output(part.body, state)]
-        if part.text in {"@", "*"} and not part.operator:
-            return _joined(state.arguments[1:], part.text, part, state)
+        if part.kind == "process":
+            return [self._files.keep(self._output(part.body, state), state)]
+        if part.text in {"@", "*"} and part.operator in {"", "piece"}:
+            values = state.arguments[1:] if not part.operator else self._slice(part, state)
+            return _joined(values, part.text, part, state)
         if part.kind == "indirect":
             name = state.value(part.text) or ""
             if not name.isidentifier():
                 return [UNKNOWN]
             part = replace(part, kind="variable", text=name)
         return [self._variable(part, state)[:VALUE_LIMIT]]
+
+    def _slice(self, part: WordPart, state: ShellState) -> list[str]:
+        """Return the arguments that ``${@:FIRST:COUNT}`` stands for."""
+        if state.dialect == "dash":
+            raise _bad_substitution(state)
+        first, _, count = part.argument[0].text.partition(":")
+        return state.arguments[int(first) :][: int(count) if count else None]
 
     def element(self, word: Word, state: ShellState) -> tuple[str, str, str] | None:
         """Return the name, key and value of a word that sets one element of an array."""

@@ -127,8 +127,8 @@ def _is_mounted(tree: PlannedTree, path: str) -> bool:
         return False
 
 
-def _not_written(start: ProgramStart, access: Access | None, path: str, there: str) -> str:
-    """Return why a file cannot be written at a path; "" if it can, or is not known.
+def _not_written(start: ProgramStart, access: Access | None, path: str, there: str) -> str | None:
+    """Return why a file cannot be written at a path; "" if it can, None if it is not known.
 
     :param there: the file itself, or the directory above it that is there, without links.
     """
@@ -136,7 +136,7 @@ def _not_written(start: ProgramStart, access: Access | None, path: str, there: s
     if access is None or any(
         f"{place}/".startswith(f"{volume}/") for place in (path, there) for volume in volumes
     ):
-        return ""
+        return None
     if start.read_only:
         return f"{there} is on the container's root file system, which is read-only"
     return "" if access.may_write(there) else f"its user may not write to {there}"
