@@ -11,7 +11,7 @@ import pytest
 from bundles import put
 from loaders import ELF, LOADER, X86, Captured, run_prove, starters_bundle
 from nvgraft_cli.shell.main import main
-from nvgraft_cli.simulate.stubs import executable
+from nvgraft_cli.simulate.stubs import Loading, executable, shared_object
 
 #: Revision 2 with the effective bit, and CAP_SYS_ADMIN (21) permitted (struct vfs_cap_data).
 SYS_ADMIN = struct.pack("<5I", 2 << 24 | 1, 1 << 21, 0, 0, 0)
@@ -280,6 +280,33 @@ def test_a_volume_that_the_runtime_cannot_mount(
     assert all(words in failure["words"] for failure in proof["failures"])
     main(["doctor", "--bundle", path, "--host", "runfile-a10x2"])
     assert ("does not start: error mounting" in capsys.readouterr().out) is bool(words)
+
+
+def test_a_program_with_a_library_of_another_glibc_ends_at_once(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """A library of the image that needs a newer glibc than the program's keeps it from starting."""
+    path = starters_bundle(tmp_path / "b", "LD_LIBRARY_PATH=/opt/x", args=["own"])
+    root = tmp_path / "b/rootfs"
+    put(root / "usr/bin/own", executable(X86, "x", ["libx.so.1", "libc.so.6"], None, LOADER))
+    needs = Loading(versions_needed={"libc.so.6": ["GLIBC_2.99"]})
+    defines = Loading(versions_defined=["libc.so.6", "GLIBC_2.31"])
+    libc = "lib/x86_64-linux-gnu/libc.so.6"
+    put(root / libc, shared_object(64, X86, "libc.so.6", [], None, loading=defines))
+    newer = shared_object(64, X86, "libx.so.1", ["libc.so.6"], None, loading=needs)
+    put(root / "opt/x/libx.so.1", newer)
+    main(["doctor", "--bundle", path, "--host", "runfile-a10x2", "--format", "json"])
+    document = json.loads(capsys.readouterr().out)
+    words = f"/{libc}: version `GLIBC_2.99' not found (required by /opt/x/libx.so.1)"
+    ends = "This container starts, and its program ends at once"
+    assert document["verdict"] == f"{ends}: /usr/bin/own: {words}."
+    (row,) = (row for row in document["results"] if row["id"] == "glibc-too-old")
+    (finding,) = row["findings"]
+    assert finding["message"] == words
+    assert finding["cause"] == (
+        "the container's program ends at its start: /opt/x/libx.so.1 of the image needs a newer"
+        " glibc than the one that is loaded"
+    )
 
 
 def test_a_program_that_lacks_a_library_ends_at_once(tmp_path: Path, capsys: Captured) -> None:

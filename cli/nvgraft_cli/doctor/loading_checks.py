@@ -310,8 +310,7 @@ def _lacks_needed(name: str, failure: Failure, proof: Proof, patient: Patient) -
     lacks = f"{failure.needed_by} needs {failure.name}, which the image lacks"
     cause = "a library of the driver needs a library that the image has to bring"
     fix = f"add the package that contains {failure.name} to the image"
-    final, root = proof.final, proof.load.root
-    ends = root is not None and root.path == patient.program
+    final, ends = proof.final, proof.program_ends
     if final.foreign and failure.needed_by == final.found and not ends:
         cause = f"the loader takes a file of {final.origin} for the host's ({final.how})"
         fix = _way_out(final)
@@ -482,11 +481,16 @@ def glibc_too_old(patient: Patient) -> Iterator[Diagnosis]:
     if not failures:
         _check_no_other_failure(proof)
     for failure in failures[:1]:
-        yield Diagnosis(
-            failure.words,
-            "a library of the host needs a newer glibc than the image has",
-            "use a newer base image",
-        )
+        needs = failure.needed_by
+        if patient.planned.from_host(resolve(patient.planned, needs)):
+            cause = "a library of the host needs a newer glibc than the image has"
+            fix = "use a newer base image"
+        else:
+            cause = f"{needs} of the image needs a newer glibc than the one that is loaded"
+            fix = f"use a newer base image, or {needs} of one that has the image's glibc"
+        if proof.program_ends:
+            cause = f"the container's program ends at its start: {cause}"
+        yield Diagnosis(failure.words, cause, fix)
 
 
 def cuda_too_new(patient: Patient) -> Iterator[Diagnosis]:

@@ -144,8 +144,9 @@ def _what_cuda_finds(patient: Patient, failure: str, other: str) -> tuple[str, s
     if proof.verdict == "no":
         first = proof.load.failures[0]
         words = f", and CUDA does not load: {first.words}"
-        if patient.program and first.needed_by == patient.program and first.name != proof.what:
-            words = f", and its program ends at once: {first.needed_by}: {first.words}"
+        if proof.program_ends:
+            said = first.words.removeprefix(f"{proof.program}: ")
+            words = f", and its program ends at once: {proof.program}: {said}"
         return "bad", "CUDA does not load", words
     final = proof.final
     compat = final.is_compat and (

@@ -85,6 +85,12 @@ class Proof:
     final: FinalFile = NO_FILE
 
     @property
+    def program_ends(self) -> bool:
+        """Whether the program that opens it ends at its start: it or its libraries do not load."""
+        root = self.load.root
+        return self.verdict == "no" and root is not None and root.path == self.program != self.what
+
+    @property
     def exit_code(self) -> int:
         """0 if it loads, 1 if it does not, 4 if a file of the image is loaded for the host's."""
         return 1 if self.verdict == "no" else 4 if self.final.foreign else 0
