@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 import subprocess
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from loaders import (
     run_prove,
     starters_bundle,
 )
+from nvgraft.formats.ldcache import loader_flags
+from nvgraft.formats.ldcache_table import Places, Row, Table
 from nvgraft.formats.tree import LiveTree
 from nvgraft_cli.case.processor import read_isa_level
 from nvgraft_cli.case.symbols import Symbols, read_symbols
@@ -784,6 +787,30 @@ def test_older_subdirectories_of_a_loader(
     (tmp_path / "old/rootfs" / file).chmod(0)
     code, (proof,) = run_prove(capsys, "--bundle", older, host=host)
     assert (code, fact in proof["unknown"]) == (0, False)
+
+
+@pytest.mark.parametrize(("older", "from_image"), [(True, True), (False, False)])
+def test_older_rows_of_the_cache(
+    older: bool, from_image: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """What the image's ldconfig has entered of older subdirectories counts for an older loader."""
+    other = "usr/lib/x86_64-linux-gnu/haswell/libx.so.1"
+    files = image((other, library("libx.so.1")), ("usr/lib/libx.so.1", library("libx.so.1")))
+    if older:
+        files[LOADER.lstrip("/")] += b"\0tls\0"
+    flags = loader_flags("x86_64")[0]
+    rows = [
+        Row(b"libx.so.1", flags, f"/{place}".encode()) for place in (other, "usr/lib/libx.so.1")
+    ]
+    data = bytearray(Table().with_rows(rows, Places({})).data())
+    struct.pack_into("<Q", data, 48 + 16, 1 << 50)
+    files["etc/ld.so.cache"] = bytes(data)
+    made = bundle(tmp_path / "b", files)
+    _, (proof,) = run_prove(capsys, "libx.so.1", "--bundle", made)
+    place = f"/{other}" if from_image else "/usr/lib/libx.so.1"
+    assert proof["file"]["path"] == place
+    told = [text for text in proof["unknown"] if "is Intel's" in text]
+    assert bool(told) is from_image
 
 
 def test_older_subdirectories_for_32_bit_programs(tmp_path: Path, capsys: Captured) -> None:

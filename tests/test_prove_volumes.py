@@ -119,3 +119,22 @@ def test_a_volume_of_this_machine_is_read(source: str, tmp_path: Path, capsys: C
     assert (code, proof["file"]["path"]) == (4, final)
     assert proof["file"]["from"] == "image"
     assert f"the volume {place} is read from {tmp_path / source} of this machine" in proof["notes"]
+
+
+@pytest.mark.parametrize("place", ["/opt/x/libcuda.so.1", "/etc/ld.so.preload"])
+def test_a_device_without_bytes_hides_a_file(place: str, tmp_path: Path, capsys: Captured) -> None:
+    """/dev/null, bound over a file, is empty: no library loads from it, and no list names one."""
+    variable = "LD_LIBRARY_PATH=/opt/x" if place.startswith("/opt") else "MODE=x"
+    path = starters_bundle(tmp_path / "b", variable)
+    put(tmp_path / "b/rootfs/etc/ld.so.preload", "/opt/x/libcuda.so.1\n")
+    if place.startswith("/opt"):
+        (tmp_path / "b/rootfs/etc/ld.so.preload").unlink()
+    config = json.loads(Path(path, "config.json").read_text())
+    mount = {"destination": place, "source": "/dev/null", "options": ["bind", "ro"]}
+    config["mounts"] = [mount]
+    Path(path, "config.json").write_text(json.dumps(config))
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    assert not [text for text in proof["unknown"] if "volume" in text or "ld.so.preload" in text]
+    words = [failure["words"] for failure in proof["failures"]]
+    of_library = place.startswith("/opt")
+    assert (code, words) == ((1, [f"{place}: file too short"]) if of_library else (0, []))

@@ -153,7 +153,7 @@ def _read_here(path: str, source: str, options: frozenset[str], bounds: Bounds) 
         node: Node | None = tree.lstat(inside)
     except OSError:
         node = None
-    if node is None or node.type not in {"dir", "file"}:
+    if node is None or (node.type not in {"dir", "file"} and real != os.devnull):
         tree.close()
         return None
     return Volume(path, False, source, tree, inside, options)

@@ -333,15 +333,14 @@ class Table:
         return found
 
     def lookup(self, soname: bytes) -> list[Row]:
-        """Return the rows that a loader finds for a name, in order, without those of older
-        subdirectories.
+        """Return the rows that a loader finds for a name, in order. Those of older subdirectories
+        count for loaders before glibc 2.37 alone.
         """
         low, high = self._group(sort_key(soname))
         rows = [self._item(index) for index in range(low, high)]
         return [
-            Row(row.soname, row.flags, row.path, row.hwcaps, row.isa_level)
+            Row(row.soname, row.flags, row.path, row.hwcaps, row.isa_level, older=row.older)
             for row in rows
-            if not row.older
         ]
 
     def without(self, indexes: Set[int]) -> Table:

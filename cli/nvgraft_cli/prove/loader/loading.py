@@ -559,7 +559,8 @@ class _LoadedObjects:
             symbols = read_symbols(self._tree, loaded.file)
             if symbols is None:
                 definers.append(loaded.file)
-                missing = dict.fromkeys(private & missing.keys() if loaded.from_host else ())
+                kept = private if loaded.from_host else frozenset[bytes]()
+                missing = dict.fromkeys(name for name in missing if name in kept)
                 continue
             defined = symbols.defined & missing.keys()
             if defined:

@@ -431,6 +431,9 @@ class Searcher:
             return
         if resolved is None or not self._access.may_read(resolved):
             return
+        node = self._tree.lstat(resolved)
+        if node is not None and node.type == "char":
+            return  # /dev/null, bound over the list
         try:
             text = self._tree.read(resolved, _TEXT_LIMIT).decode("utf-8", "surrogateescape")
         except OSError as error:
@@ -584,9 +587,7 @@ class Searcher:
             path = posixpath.join(directory, subdirectory, name)
             if self._resolved(path) is not None:
                 if _PLATFORM in subdirectory and self._may_be_taken(path):
-                    self._note_unknown(
-                        f"whether the host's processor is Intel's; if not, {path} is not loaded"
-                    )
+                    self._assume_intel(path)
                 yield path, f"{how}, in a subdirectory for processors"
 
     def _may_be_taken(self, path: str) -> bool:
@@ -609,6 +610,9 @@ class Searcher:
         fact = f"whether the host's processor has level {level}; if it has, {path} is loaded"
         self._note_unknown(fact)
         self.perhaps[path] = fact
+
+    def _assume_intel(self, path: str) -> None:
+        self._note_unknown(f"whether the host's processor is Intel's; if not, {path} is not loaded")
 
     def _note_unknown(self, fact: str) -> None:
         if fact not in self.unknown:
@@ -740,6 +744,8 @@ class Searcher:
         for row in table.lookup(name.encode("utf-8", "surrogateescape")):
             if row.flags not in {self._cache_flags, _ELF}:
                 continue
+            if row.older and not self._searches_older(_path_of(row)):
+                continue
             if row.hwcaps is None:
                 plain.append(row)
             else:
@@ -756,6 +762,14 @@ class Searcher:
                     return _path_of(row), _for_level(CACHED, level)
         plain.sort(key=lambda row: row.flags == _ELF)
         return (_path_of(plain[0]), CACHED) if plain else None
+
+    def _searches_older(self, path: str) -> bool:
+        """Tell whether a loader takes a library of its cache in a subdirectory for processors."""
+        directory = posixpath.dirname(path)
+        found = next((one for one in self._older if directory.endswith(f"/{one}")), "")
+        if _PLATFORM in found and self._may_be_taken(path):
+            self._assume_intel(path)
+        return bool(found)
 
     @cached_property
     def _table(self) -> Table | None:
