@@ -31,6 +31,9 @@ def follow(
     (root / "lib").mkdir(exist_ok=True)
     (root / "etc/plain.env").write_text("# text\nX=plain\n")
     (root / "etc/odd.sh").write_text("fi ) done\n")
+    (root / "dev").mkdir(exist_ok=True)
+    if not (root / "dev/fd").is_symlink():
+        (root / "dev/fd").symlink_to("/proc/self/fd")
     tree = open_tree_at(str(root), "")
     words = ["/entry.sh", *arguments]
     try:

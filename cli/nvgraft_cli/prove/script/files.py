@@ -56,7 +56,7 @@ class ShellFiles:
         self._not_written = not_written
         self._tree = tree
         self._find = find
-        self._read = 0
+        self._read = self._kept = 0
 
     def place(self, path: str, state: ShellState) -> str:
         """Return where a path leads, without links where that is known."""
@@ -83,9 +83,10 @@ class ShellFiles:
 
     def keep(self, text: str, state: ShellState) -> str:
         """Keep the output of commands as the file that bash makes of it; return its path."""
-        number = 63 - sum(place.startswith(_OPENED) for place in state.written)
-        state.written[f"{_OPENED}{number}"] = text if UNKNOWN in text else f"{text}\n"
-        return f"{_OPENED}{number}"
+        path = f"{_OPENED}{63 - self._kept}"
+        self._kept += 1
+        state.written[self.place(path, state)] = text if UNKNOWN in text else f"{text}\n"
+        return path
 
     def prevents(self, path: str, state: ShellState, *, replaces: bool = True) -> str:
         """Return why a file certainly cannot be made or removed at a path, "" otherwise.
