@@ -85,7 +85,9 @@ class ShellFiles:
         """Keep the output of commands as the file that bash makes of it; return its path."""
         path = f"{_OPENED}{63 - self._kept}"
         self._kept += 1
-        state.written[self.place(path, state)] = text if UNKNOWN in text else f"{text}\n"
+        place = self.place(path, state)
+        self._forget(place, state)
+        state.written[place] = text if UNKNOWN in text else f"{text}\n"
         return path
 
     def prevents(self, path: str, state: ShellState, *, replaces: bool = True) -> str:
