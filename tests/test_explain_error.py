@@ -753,6 +753,12 @@ def test_what_says_less_of_the_same_error_is_left_out() -> None:
         ("enroot: [ERROR] no such image", ["enroot"]),
         ("starting with docker compose up\nValueError: no such colour", []),
         ("see https://pytorch.org/get-started\nconnection refused", []),
+        (
+            'dockerd[8387]: level=error msg="failed to start container" container=09f186 '
+            'error="unknown or invalid runtime name: nvidia"',
+            ["docker"],
+        ),
+        ('Error: failed to start container "web": no such file', ["kubelet"]),
     ],
 )
 def test_only_programs_that_passed_an_error_on_are_listed(text: str, names: list[str]) -> None:
