@@ -627,6 +627,7 @@ def test_the_innermost_message_of_an_unknown_error_is_told(
 @pytest.mark.parametrize(
     ("text", "means"),
     [
+        ('conmon bytes "": readObjectStart: expect { or n, but found', "ended without a word"),
         ("worker exited with code 137", "killed"),
         ("sh: 1: /opt/run: Exec format error", "architecture"),
         ("foo: cannot open bar: Keine Berechtigung", "EACCES"),
@@ -754,8 +755,7 @@ def test_what_says_less_of_the_same_error_is_left_out() -> None:
         ("starting with docker compose up\nValueError: no such colour", []),
         ("see https://pytorch.org/get-started\nconnection refused", []),
         (
-            'dockerd[8387]: level=error msg="failed to start container" container=09f186 '
-            'error="unknown or invalid runtime name: nvidia"',
+            'level=error msg="failed to start container" container=09f error="no such file"',
             ["docker"],
         ),
         ('Error: failed to start container "web": no such file', ["kubelet"]),
