@@ -14,6 +14,7 @@ import pytest
 import hosts
 from bundles import EVERYTHING, make_bundle
 from nvgraft.base.errors import Refusal
+from nvgraft.cdi.discovery import recorded_facts
 from nvgraft.formats.ldcache_entries import CacheEntry
 from nvgraft.formats.tree import Bounds, LiveTree
 from nvgraft.host.components import Host
@@ -33,6 +34,7 @@ from nvgraft_specs.models.host import parse_host
 from planned import plan_bundle
 
 Captured = pytest.CaptureFixture[str]
+EXAMPLE = Path(__file__).parent.parent / "docs/examples/one-gpu"
 
 
 @pytest.mark.parametrize("name", gallery.with_hook())
@@ -42,6 +44,26 @@ def test_a_recorded_host_has_the_same_inventory(name: str) -> None:
     assert read_inventory(snapshot_host(document), OFFLINE_PATH) == read_inventory(
         snapshot_host(read_snapshot(name)), OFFLINE_PATH
     )
+
+
+@pytest.mark.parametrize("name", gallery.names())
+def test_a_recorded_host_has_the_same_specification(
+    name: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """Containers with CDI edits get the same from a recorded document as from the host, also on
+    WSL2 and Tegra boards: the runtime finds the same mode, files, nodes and links.
+    """
+    host = read_snapshot(name)
+    facts = recorded_facts(host)
+    recorded = tmp_path / "host.json"
+    recorded.write_text(json.dumps(record(snapshot_host(host), OFFLINE_PATH, "", facts)))
+    plans = []
+    for side in (name, str(recorded)):
+        words = ["--host", side, "--mode", "runtime", "--env", "NVIDIA_VISIBLE_DEVICES=all"]
+        main(["plan", "--container", str(EXAMPLE), *words, "--format", "json"])
+        plans.append(json.loads(capsys.readouterr().out))
+    assert plans[0] == plans[1]
+    assert plans[0]["decision"] == "inject"
 
 
 @pytest.mark.parametrize("name", gallery.with_hook())

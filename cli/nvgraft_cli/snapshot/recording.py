@@ -13,13 +13,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from nvgraft.base.errors import Refusal
-from nvgraft.cdi.discovery import CdiFacts, discover
+from nvgraft.cdi import platform
+from nvgraft.cdi.discovery import CdiFacts, Discovered, discover
+from nvgraft.cdi.tegra import TegraDiscovery, read_csv_files
+from nvgraft.cdi.wsl import discover_wsl
 from nvgraft.formats.elf import ElfFacts, NoFacts
 from nvgraft.formats.ldcache_entries import listing_flags
 from nvgraft.formats.tree import Node, PathError, Tree
 from nvgraft.host.components import Host
 from nvgraft.host.gpus import DriverReport, MigDevice
+from nvgraft.host.graphics_files import FileFinder
 from nvgraft.host.inventory import read_inventory
+from nvgraft.request.config import Config
 from nvgraft_cli.case.dynamic import BadElf, read_dynamic
 from nvgraft_specs.models import simulated
 from nvgraft_specs.models.host import SCHEMA
@@ -57,6 +62,13 @@ _LOOKED_AT = (
 )
 
 
+#: What a Tegra board has in the place of NVML's answers.
+_CSV_FILES = Config().runtime_csv_mount_spec_path
+
+#: Where the content of text files is recorded.
+_TEXTS = ("/proc/", f"{_CSV_FILES}/", "/sys/devices/soc0/")
+
+
 class RecordingTree(Tree):
     """A tree that notes what is read from it, as the ``files`` of a document."""
 
@@ -78,7 +90,7 @@ class RecordingTree(Tree):
     def read(self, path: str, limit: int) -> bytes:
         data = self._below.read(path, limit)
         self.lstat(path)
-        if path.startswith("/proc/") and path in self.files:
+        if path.startswith(_TEXTS) and path in self.files:
             text = data.decode("utf-8", "surrogateescape")
             self.files[path]["content"] = self._anonymous(text)
         return data
@@ -202,7 +214,9 @@ def record(
         tree.look_below(path)
     # Without the driver's libraries there is no CDI specification, but there are plans.
     with contextlib.suppress(Refusal):
-        discover(watched, search_path, facts)
+        _read_libraries(watched, discover(watched, search_path, facts))
+    with contextlib.suppress(Refusal):
+        _look_at_platform(watched)
     document = {
         "schema": SCHEMA,
         "name": host.name,
@@ -223,6 +237,30 @@ def record(
             "drm": {address: list(facts.drm[address]) for address in sorted(facts.drm)},
         }
     return document
+
+
+def _look_at_platform(host: Host) -> None:
+    """Look at what CDI specifications of WSL2 hosts and Tegra boards have.
+
+    :raises nvgraft.base.errors.Refusal: the host has no such specification.
+    """
+    finder = FileFinder(host.tree, host.machine, lambda: host.entries)
+    kind = platform.platform(finder, lambda: [gpu.model for gpu in host.report.gpus])
+    if kind == platform.WSL:
+        _read_libraries(host, discover_wsl(finder, host.root))
+    elif kind == platform.TEGRA:
+        lines = read_csv_files(host.tree, _CSV_FILES, every=True)
+        board = TegraDiscovery(lines, finder, host.root, host.tree)
+        _read_libraries(host, board.discover())
+
+
+def _read_libraries(host: Host, found: Discovered) -> None:
+    """Read the libraries of a specification, whose SONAMEs become links in containers."""
+    for mount in found.common.mounts:
+        if ".so" in posixpath.basename(mount.target):
+            path = mount.source.removeprefix(host.root.rstrip("/"))
+            with contextlib.suppress(ValueError, OSError, PathError):
+                host.tree.elf(host.tree.resolve(path), sections=True)
 
 
 def _nvml(report: DriverReport) -> dict[str, Any]:
