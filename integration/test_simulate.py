@@ -357,6 +357,27 @@ def test_gpus_come_from_nvml_where_it_can_be_built() -> None:
     assert not any("host-snapshot" in line for line in listed)
 
 
+@pytest.mark.requires("gcc")
+def test_a_driver_that_was_recorded_without_gpus_is_listed(tmp_path: Path) -> None:
+    """What needs no GPU is answered for a driver that is not installed yet: its version, and the
+    paths of its files.
+    """
+    document = json.loads(Path(gallery.path("eks-t4")).read_text())
+    document["files"] = {
+        path: entry
+        for path, entry in document["files"].items()
+        if not path.startswith(("/dev/", "/proc/"))
+    }
+    document |= {"without_gpus": True, "char_majors": {}}
+    document["nvml"]["gpus"] = []
+    (tmp_path / "host.json").write_text(json.dumps(document))
+    host = str(tmp_path / "host.json")
+    listed = output(*SIMULATE[:3], "list", "--libraries", "--binaries", host=host).splitlines()
+    assert "/usr/bin/nvidia-smi" in listed
+    assert "/usr/lib64/libcuda.so.460.106.00" in listed
+    assert output(*SIMULATE[:3], "info", host=host).startswith("NVRM version:   460.106.00\n")
+
+
 def test_gpus_come_from_the_snapshot_where_it_cannot(
     in_mount_namespace: Callable[[Callable[[], None]], None],
 ) -> None:

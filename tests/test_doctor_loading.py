@@ -87,16 +87,21 @@ def test_a_compat_library_on_a_card_for_desktops_is_error_804(
 
 
 def test_users_see_the_words_of_what_they_load(setup: Setup, capsys: Captured) -> None:
-    """What users see of a stub, of another libnvidia-ml, and of a container without compute."""
+    """What users see of a stub, of another libnvidia-ml, of a library of which the kernel complains,
+    and of a container without compute.
+    """
     stub = "opt/cuda/lib64/stubs/libcuda.so.1"
     setup.files[stub] = shared_object(64, X86, "libcuda.so.1", [], None)
     setup.env.append("LD_LIBRARY_PATH=/opt/cuda/lib64/stubs:/opt/old")
     old = shared_object(64, X86, "libnvidia-ml.so.1", [], None)
     setup.files["opt/old/libnvidia-ml.so.1"] = old
+    encode = shared_object(64, X86, "libnvidia-encode.so.1", [], None)
+    setup.files["opt/old/libnvidia-encode.so.1"] = encode
     shadowed = doctor(setup, capsys)[0]["library-shadowed"]
     assert {finding["message"].partition(":")[0]: finding["phrase"] for finding in shadowed} == {
         "libcuda.so.1": "CUDA driver is a stub library",
         "libnvidia-ml.so.1": "Failed to initialize NVML: Driver/library version mismatch",
+        "libnvidia-encode.so.1": "NVRM: API mismatch: the client has the version",
     }
     setup.env = [ALL, "NVIDIA_DRIVER_CAPABILITIES=utility"]
     (finding,) = doctor(setup, capsys)[0]["capability-not-requested"]

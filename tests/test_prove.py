@@ -203,7 +203,9 @@ def test_a_container_without_gpus_gets_a_note(tmp_path: Path, capsys: Captured) 
     )
     out, err = capsys.readouterr()
     assert err.startswith("nvgraft prove: note: the container gets nothing: ")
-    assert out.startswith("libcuda.so.1 does not load\n")
+    assert out.startswith(
+        "libcuda.so.1 does not load: cannot open shared object file: No such file or directory\n"
+    )
 
 
 def test_an_image_archive_is_proved(tmp_path: Path, capsys: Captured) -> None:

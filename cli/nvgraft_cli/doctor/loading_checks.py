@@ -217,6 +217,8 @@ def _words_of(name: str, final: FinalFile) -> str:
         return "You should always run with libnvidia-ml.so that is installed with your"
     if name.startswith("libnvidia-ml"):
         return "Failed to initialize NVML: Driver/library version mismatch"
+    if not name.startswith("libcuda."):
+        return "NVRM: API mismatch: the client has the version"  # in the log of the kernel
     return ""
 
 
@@ -547,8 +549,10 @@ def simulated_driver(patient: Patient) -> Iterator[Diagnosis]:
 
 
 def _is_silent(patient: Patient) -> bool:
+    """Tell whether the libraries of a simulated host have no functions, though it has GPUs."""
     config = patient.host.config
-    return config.simulated_host and config.host_snapshot != ""
+    from_document = config.simulated_host and config.host_snapshot != ""
+    return from_document and bool(patient.host.facts.report.gpus)
 
 
 def simulated_runtime(patient: Patient) -> Iterator[Diagnosis]:

@@ -104,12 +104,16 @@ class Proof:
             return f"the container's program loads {self.final.path} of {self.final.origin}"
         return ""
 
+    @property
+    def _first_failure(self) -> str:
+        """The loader's first message; what it says of ``what`` without that name."""
+        return self.load.failures[0].words.removeprefix(f"{self.what}: ")
+
     def in_words(self) -> tuple[str, str]:
         """Return the file that is loaded, or that none is, and the reason with its consequence."""
         final, opened_by = self.final, f"; opened by {self.program}" if self.program else ""
         if self.verdict == "no":
-            words = self.load.failures[0].words.removeprefix(f"{self.what}: ")
-            return "does not load", words + opened_by
+            return "does not load", self._first_failure + opened_by
         if final.side == LoadedFrom.NONE:
             return "not known", "; ".join(self.load.unknown)
         if final.foreign:
@@ -177,7 +181,9 @@ class Proof:
         if self.verdict == "unknown" and self.load.root is None:
             verdict = "may load: not all is known"
         text = f"{printable(self.what)} {verdict}"
-        if self.verdict != "no" and self.final.path:
+        if self.verdict == "no":
+            text += f": {printable(self._first_failure)}"
+        elif self.final.path:
             file, origin = printable(self.final.path), printable(self.final.origin)
             if self.final.foreign:
                 code = "31"

@@ -35,7 +35,8 @@ _DRIVER_LIBRARY = re.compile(r"^lib(cuda\.so|cudadebugger|nvidia-|nvcuvid|nvopti
 def make(host: Host, snapshot: bytes, libraries: Mapping[str, bytes]) -> list[str]:
     """Make ``host`` real in the current root.
 
-    :param snapshot: the text of the document, which the hook reads if there is no stand-in NVML.
+    :param snapshot: the text of the document, which the hook reads if there is no stand-in NVML,
+        or no GPU of which one could tell.
     :param libraries: the stand-ins that answer: SONAME, or nvidia-smi -> content.
     :returns: notes for the user.
     :raises OSError: a file or mount could not be made; the message names it.
@@ -56,12 +57,13 @@ def make(host: Host, snapshot: bytes, libraries: Mapping[str, bytes]) -> list[st
             os.makedirs(f"{root}/{name}", exist_ok=True)
             syscalls.mount(f"/{name}", f"{root}/{name}", None, syscalls.MS_BIND | syscalls.MS_REC)
     os.makedirs(CONFIG_DIRECTORY, exist_ok=True)
+    from_document = not libraries or host.without_gpus
     _write(
         f"{CONFIG_DIRECTORY}/config.toml",
-        config_toml(host.root, None if libraries else SNAPSHOT).encode(),
+        config_toml(host.root, SNAPSHOT if from_document else None).encode(),
         0o644,
     )
-    if not libraries:
+    if from_document:
         _write(SNAPSHOT, snapshot, 0o644)
     return notes
 
