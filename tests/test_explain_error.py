@@ -603,6 +603,12 @@ def test_the_words_of_each_language_are_read() -> None:
             "",
             "",
         ),
+        (
+            "ERROR: for api: /app/run: permission denied\nERROR: Encountered errors while bringing up",
+            "ERROR: for api: /app/run: permission denied",
+            "",
+            "",
+        ),
         ("hello", "hello", "", ""),
         ("step 3 of 4\ntar: file truncated", "tar: file truncated", "", ""),
         ("a line\n" * 20, "", "", ""),
@@ -650,6 +656,20 @@ def test_the_words_of_the_system_are_explained(text: str, means: str, capsys: Ca
     assert means in said
     assert main(["explain-error", text]) == 1
     assert f"means    {said[:60]}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("foo.c:3:10: fatal error: rpc/rpc.h: No such file or directory", "libtirpc"),
+        ("ERROR  : Failed to set securebits: Invalid argument", "WSL 1"),
+    ],
+)
+def test_what_a_word_of_the_system_means_here_is_told_first(text: str, means: str) -> None:
+    """Where more is known than what the errno says, that comes before the errno."""
+    special, errno = analyse(text).general
+    assert means in special
+    assert "(E" in errno
 
 
 @pytest.mark.parametrize(
@@ -711,6 +731,16 @@ def test_a_cause_that_the_message_shows_is_told_where_it_says_so() -> None:
     assert missing.id == full.id == "mig-manage"
     assert "ConfigMap" in missing.otherwise[0]
     assert "ConfigMap" not in "".join(full.otherwise)
+
+
+def test_a_kubelet_that_does_not_answer_may_be_too_old() -> None:
+    """Where only the time ran out, the feature that old kubelets switch off is a cause."""
+    (late,) = analyse("Could not register device plugin: context deadline exceeded").meanings
+    (other,) = analyse(
+        "Could not register device plugin: rpc error: unknown service deviceplugin.Registration"
+    ).meanings
+    assert "DevicePlugins=true" in "".join(late.otherwise)
+    assert "different versions" in other.otherwise[0]
 
 
 def test_few_causes_are_told_of_any_error() -> None:

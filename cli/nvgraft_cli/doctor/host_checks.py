@@ -524,7 +524,7 @@ def ldconfig_unusable(patient: Patient) -> Iterator[Diagnosis]:
         wrapper = "is" if patient.host.document is None else "may be"
         yield Diagnosis(
             f"{program} is not an ELF program: it {wrapper} a shell wrapper",
-            "Debian and Ubuntu keep the real program in /sbin/ldconfig.real; in a container the "
+            "Ubuntu keeps the real program in /sbin/ldconfig.real; in a container the "
             "wrapper ends with error code 127",
             'set ldconfig = "@/sbin/ldconfig.real" in config.toml',
         )

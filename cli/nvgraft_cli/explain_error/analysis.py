@@ -91,6 +91,7 @@ _CONSEQUENCE = re.compile(
     r"|has no installation candidate|unable to locate package|failed to build|failed to solve"
     r"|build failed|calledprocesserror|\*\*\* \[|^make|^error: subprocess|aborting|giving up"
     r"|failed building wheel|could not build wheels|command errored out"
+    r"|encountered errors while bringing up"
 )
 #: Lines that follow an error and do not tell more.
 _NOISE = re.compile(

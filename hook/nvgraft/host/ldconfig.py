@@ -13,8 +13,8 @@ from nvgraft.base.files import open_file, reason
 from nvgraft.base.finding import Finding
 from nvgraft.formats.elf import read_facts
 
-#: Programs that may be missing on the host: the default of the reference. On Debian and Ubuntu the
-#: second one is the program itself.
+#: Programs that may be missing on the host: the default of the reference. On Ubuntu the second one
+#: is the program itself.
 USUAL_PROGRAMS = ("/sbin/ldconfig", "/sbin/ldconfig.real")
 
 _HINT = 'set ldconfig under [nvidia-container-cli] in config.toml to "@/sbin/ldconfig"'
