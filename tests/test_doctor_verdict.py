@@ -9,7 +9,7 @@ from documents import read_document
 from loaders import LOADER, Captured
 from nvgraft.host.snapshot import snapshot_host
 from nvgraft_cli.case.bundle import open_container
-from nvgraft_cli.case.hosts import HostSide
+from nvgraft_cli.case.hosts import HostSide, read_snapshot
 from nvgraft_cli.doctor.examination import examine
 from nvgraft_cli.doctor.patient import Patient
 from nvgraft_cli.doctor.verdict import container_verdict
@@ -231,3 +231,17 @@ def test_a_driver_without_a_main_library(
     main(["explain", *words])
     story, *_ = capsys.readouterr().out.splitlines()
     assert story.endswith(f"; but {stem}.1 does not load") is (code == 1)
+
+
+def test_the_directory_of_a_library_is_where_it_is_mounted(setup: Setup, capsys: Captured) -> None:
+    """With CDI edits the driver's files keep their directory: the fix names it, also without
+    libcuda.so.1.
+    """
+    setup.host = read_snapshot("debian-a100x8")
+    _without_library(setup, "libcuda.so")
+    nix = Path(__file__).parent.parent / "docs/examples/nix"
+    words = [*setup.arguments()[:2], "--container", str(nix), "--mode", "jit-cdi"]
+    main(["doctor", *words, "--env", "NVIDIA_VISIBLE_DEVICES=all"])
+    fixes = [line for line in capsys.readouterr().out.splitlines() if "LD_LIBRARY_PATH=" in line]
+    place = "/usr/lib/x86_64-linux-gnu/nvidia/current"
+    assert [line.split()[2] for line in fixes] == [f"LD_LIBRARY_PATH={place}"]

@@ -392,7 +392,8 @@ def library_path(patient: Patient) -> Iterator[Diagnosis]:
     if loader in _LOADERS_32:
         yield _lacks_compat32(seen, patient)
         return
-    libs_dir = patient.injected.target.libs_dir
+    mounts = patient.mounted_libraries
+    libs_dir = next(library.directory for library in mounts if library.soname in missing)
     tried = next(iter(missing.values())).tried
     searched = ", ".join(dict.fromkeys(one.path.rpartition("/")[0] for one in tried))
     # A library that the program opens is not looked for by the RUNPATH of the program.
