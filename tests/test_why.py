@@ -389,3 +389,19 @@ def test_text_has_a_block_for_each_argument(tmp_path: Path, capsys: Captured) ->
         "  the smallest change that adds it: NVIDIA_DRIVER_CAPABILITIES=compute,utility,video\n"
     ) in out
     assert "\x1b" not in out
+
+
+def test_libraries_of_graphics_are_those_of_display_too(tmp_path: Path, capsys: Captured) -> None:
+    """Where both are requested, a library names one of them as its reason and is of both; what
+    display alone has is not of graphics.
+    """
+    bundle = make_bundle(
+        tmp_path / "b", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"
+    )
+    main(["why", "graphics", "display", "--bundle", str(bundle), "--host", "b200-580"])
+    graphics, display = [
+        line for line in capsys.readouterr().out.splitlines() if "  brings" in line
+    ]
+    assert "libGLX_nvidia.so" in graphics
+    assert "libGLX_nvidia.so" in display
+    assert "nvidia-modeset" not in graphics

@@ -341,24 +341,24 @@ def _stale(origin: Origin) -> str:
     )
 
 
-def capabilities_of(target: str) -> tuple[str, ...]:
-    """Return the capabilities of which the hook would mount a file for one, for people to
-    compare.
-    """
+def _capability(target: str) -> str:
+    """Return the capability under which the hook would mount a file, for people to compare."""
     name = os.path.basename(target)
     rows = [row for row in catalogue.LIBRARIES if name.startswith(row.name)]
     rows += [row for row in catalogue.BINARIES if name == row.name]
     if not rows:
-        return ()
+        return ""
     kind = rows[0].component_class
     tables = (catalogue.LIBRARY_CLASSES, catalogue.BINARY_CLASSES)
-    found = [name for table in tables for name, classes in table.items() if kind in classes]
-    return tuple(dict.fromkeys(found))
-
-
-def _capability(target: str) -> str:
-    """Return the first of these, or ""."""
-    return next(iter(capabilities_of(target)), "")
+    return next(
+        (
+            capability
+            for table in tables
+            for capability, classes in table.items()
+            if kind in classes
+        ),
+        "",
+    )
 
 
 def _params(host: Host) -> str:

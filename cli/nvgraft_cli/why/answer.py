@@ -122,7 +122,7 @@ def answer(text: str, case: Case) -> Answer:
     except Refusal:
         gpus = ()
     subject = parse_subject(text, gpus)
-    parts = _present(subject, case, plan, gpus)
+    parts = _present(subject, plan, gpus)
     on_host: tuple[Candidate, ...] = ()
     if subject.kind == "library" and plan.decision == "inject":
         on_host = tuple(candidates(case.host.facts, subject.row))
@@ -143,9 +143,7 @@ def answer(text: str, case: Case) -> Answer:
         return Answer(text, subject.kind, (), on_host, excluded, (), loading)
     if case.handover is not None and excluded.rule == "device":
         excluded = replace(excluded, advice=case.handover.advice)
-    change = smallest_change(
-        subject, case, lambda other: bool(_present(subject, case, other, gpus))
-    )
+    change = smallest_change(subject, case, lambda other: bool(_present(subject, other, gpus)))
     return Answer(text, subject.kind, before, on_host, excluded, change, loading)
 
 
@@ -163,16 +161,10 @@ def _by_engine(subject: Subject, case: Case, gpus: tuple[Gpu, ...]) -> bool:
     )
 
 
-def _present(
-    subject: Subject, case: Case, plan: Plan, gpus: tuple[Gpu, ...]
-) -> list[Action | tuple[str, str]]:
+def _present(subject: Subject, plan: Plan, gpus: tuple[Gpu, ...]) -> list[Action | tuple[str, str]]:
     """Return the parts of a plan for the subject; none for links to a library that is not there,
     which hooks of CDI edits make.
-
-    :param plan: that of the case, or of the case with other variables.
     """
-    if subject.kind == "capability" and case.by_edits:
-        return edits.of_capability(subject, plan)
     parts = matching(subject, plan, gpus)
     mounted = any(isinstance(part, Bind) for part in parts)
     return parts if mounted or subject.kind != "library" else []
@@ -202,8 +194,9 @@ def _chain(
     yield "asked for", f"{','.join(request.devices) or 'no device'} ({request.devices_from})"
     first = next((action for action in parts if not isinstance(action, tuple)), None)
     why = getattr(first, "why", None)
-    if why is not None and why.capability in names.CAPABILITIES:
-        yield "capability", f"{why.capability} ({request.capabilities_from})"
+    capability = subject.name if subject.kind == "capability" else why and why.capability
+    if capability in names.CAPABILITIES:
+        yield "capability", f"{capability} ({request.capabilities_from})"
     if subject.kind == "capability":
         rows = sorted({action.why.row for action in parts if isinstance(action, Bind)})
         yield "brings", f"{len(parts)} mounts and files: {', '.join(rows)}"

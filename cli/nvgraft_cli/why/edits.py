@@ -10,14 +10,12 @@ from nvgraft.plan.actions import (
     AllowDevice,
     Bind,
     Injection,
-    Plan,
     Symlink,
     Tmpfs,
     WriteFile,
 )
 from nvgraft.plan.edit_actions import RunHook
 from nvgraft_cli.case.cdi_requests import source_of_edits, to_complete, to_make_again
-from nvgraft_cli.case.edits_plan import capabilities_of
 from nvgraft_cli.case.planning import Case
 from nvgraft_cli.why.exclusion import Exclusion, candidates
 from nvgraft_cli.why.subject import Subject, device_paths
@@ -30,18 +28,6 @@ def mode_words(case: Case) -> str:
         return "config.json has the edits already"
     assert case.started is not None
     return f"{case.started.mode} ({case.started.remarks[0].message})"
-
-
-def of_capability(subject: Subject, plan: Plan) -> list[Action | tuple[str, str]]:
-    """Return the mounts and files that a capability has. Edits know none, so a file that the hook
-    mounts for one of several capabilities is of each.
-    """
-    return [
-        action
-        for action in plan.actions
-        if isinstance(action, Bind | Tmpfs | WriteFile)
-        and subject.name in {action.why.capability, *capabilities_of(action.why.row)}
-    ]
 
 
 def chain(

@@ -1,6 +1,7 @@
 """Find out what an argument names: a capability, a device, a catalogue row, or another path."""
 
 import posixpath
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nvgraft.base.errors import Refusal
@@ -9,6 +10,7 @@ from nvgraft.plan.actions import (
     Action,
     AllowDevice,
     Bind,
+    Injection,
     Plan,
     Symlink,
     Tmpfs,
@@ -73,6 +75,8 @@ def _is_device(text: str, gpus: tuple[Gpu, ...]) -> bool:
 
 def matching(subject: Subject, plan: Plan, gpus: tuple[Gpu, ...]) -> list[Action | tuple[str, str]]:
     """Return the actions of ``plan`` for the subject, and the SONAME links (path, target) to it."""
+    if subject.kind == "capability":
+        return [*_of_capability(subject.name, plan)]
     links = (
         [link for link in plan.links if _names(subject, link[0])]
         if subject.kind in {"library", "path"}
@@ -115,6 +119,23 @@ def matching(subject: Subject, plan: Plan, gpus: tuple[Gpu, ...]) -> list[Action
     return [*actions, *links]
 
 
+def _of_capability(name: str, plan: Plan) -> Iterator[Action]:
+    """Yield the mounts and files that a capability brings.
+
+    Graphics and display switch on the same libraries. Where both are requested, a library names one
+    of them as its reason, and is of both.
+    """
+    classes = catalogue.LIBRARY_CLASSES[name]
+    requested = plan.request.capabilities if isinstance(plan, Injection) else ()
+    same = {other for other in requested if catalogue.LIBRARY_CLASSES[other] == classes}
+    for action in plan.actions:
+        if not isinstance(action, Bind | Tmpfs | WriteFile):
+            continue
+        library = isinstance(action, Bind) and action.kind == "file" and name in requested
+        if action.why.capability == name or (library and action.why.capability in same):
+            yield action
+
+
 def device_paths(subject: Subject, gpus: tuple[Gpu, ...]) -> set[str]:
     """Return the paths of the nodes of a device."""
     return _device_identity(subject.name, gpus)[0]
@@ -122,10 +143,6 @@ def device_paths(subject: Subject, gpus: tuple[Gpu, ...]) -> set[str]:
 
 def _concerns(subject: Subject, action: Action, gpus: tuple[Gpu, ...]) -> bool:
     """Tell whether an action is about the subject itself."""
-    if subject.kind == "capability":
-        return (
-            isinstance(action, Bind | Tmpfs | WriteFile) and action.why.capability == subject.name
-        )
     if subject.kind == "device":
         paths, numbers = _device_identity(subject.name, gpus)
         if isinstance(action, Bind):
