@@ -62,7 +62,7 @@ ALLOWED = {
         "pages": "shell",
         "plan": "case pods shell cdi",
         "pods": "case shell",
-        "prove": "case pods shell prove/start prove/loader",
+        "prove": "case pods shell prove/start prove/script prove/loader",
         "prove/start": "case prove/script prove/loader",
         "prove/script": "case",
         "prove/loader": "case shell",

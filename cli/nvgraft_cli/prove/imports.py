@@ -6,19 +6,17 @@ functions are called. Only the files of one package are read.
 
 import ast
 import posixpath
-import warnings
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.prove.script.python import parse_statements, source_of
 from nvgraft_cli.prove.start.tree_files import names_in
 
 #: The most sources that are read, bytes of each, and of all. numba has 300 with 5 MB.
 _SOURCES, _SOURCE_LIMIT, _ALL = 500, 1 << 20, 8 << 20
-#: How lines of a module begin that define functions and classes.
-_DEFINITIONS = ("def ", "async def ", "class ", "@")
 #: Exceptions whose handlers catch the one for a library that does not load.
 _CATCHING = {"ImportError", "Exception", "BaseException"}
 
@@ -93,7 +91,7 @@ class _Reader:
                 self.found.complete = False
             return
         try:
-            for statement in _imports(_parsed(source)):
+            for statement in _imports(parse_statements(source)):
                 yield from _modules(statement, package)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             self.found.complete = False
@@ -119,35 +117,12 @@ class _Reader:
         return source.decode("utf-8", "replace")
 
 
-def _parsed(source: str) -> list[ast.stmt]:
-    """Return the statements of a module, without functions and classes if that is possible.
-
-    To leave these out before takes a fifth of the time.
-    """
-    kept, inside = [], False
-    for line in source.splitlines(keepends=True):
-        if line[0].isidentifier() or line[0] == "@":
-            inside = line.startswith(_DEFINITIONS)
-        if not inside:
-            kept.append(line)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of escape sequences in the image's sources
-        try:
-            return ast.parse("".join(kept)).body
-        except SyntaxError:  # a text of several lines looks like a definition
-            return ast.parse(source).body
-
-
 def _modules(statement: _Import, package: str) -> Iterator[str]:
     """Yield the names in an import statement of a module in a package."""
     if isinstance(statement, ast.Import):
         yield from (alias.name for alias in statement.names)
         return
-    base = statement.module or ""
-    if statement.level:
-        parts = package.split(".")
-        above = parts[: max(0, len(parts) - statement.level + 1)]
-        base = ".".join([*above, *filter(None, [base])])
+    base = source_of(statement, package)
     if base:
         yield base
         yield from (f"{base}.{alias.name}" for alias in statement.names)

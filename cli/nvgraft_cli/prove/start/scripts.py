@@ -6,13 +6,13 @@ import posixpath
 import re
 
 from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.prove.script.python_words import InterpreterWords, read_words
 from nvgraft_cli.prove.start.first_line import interpreter_of
 from nvgraft_cli.prove.start.program_start import ProgramStart
 from nvgraft_cli.prove.start.tree_files import text_of
 
-#: Interpreters whose scripts are followed, and options of Python that take a value.
+#: Interpreters whose scripts are followed.
 INTERPRETERS = re.compile(r"python[\d.]*|pypy[\d.]*|perl")
-_PYTHON_VALUES = {"-W", "-X"}
 
 
 def started_by_first_line(tree: PlannedTree, path: str, start: ProgramStart) -> ProgramStart | None:
@@ -34,17 +34,14 @@ def started_by_interpreted(
 
     :param path: that of the interpreter.
     """
-    words = start.words[1:]
-    while words and words[0].startswith("-") and words[0] not in {"-c", "-e", "-", "-m"}:
-        words = words[2 if words[0] in _PYTHON_VALUES else 1 :]
-    if not words or words[0] in {"-", "-m"}:
+    given = read_words(start.words[1:]) if name != "perl" else _words_of_perl(start.words[1:])
+    if given.kind == "m" or not given.what:
         return None
-    inline = words[0] in {"-c", "-e"}
-    place = posixpath.join(start.directory, words[0])
-    text = "".join(words[1:2]) if inline else text_of(tree, place)
+    inline = given.kind == "c"
+    text = given.what if inline else text_of(tree, posixpath.join(start.directory, given.what))
     if text is None:
         return None
-    arguments = ["-c", *words[2:]] if inline else words
+    arguments = ["-c" if inline else given.what, *given.arguments]
     from nvgraft_cli.prove.script.exec_calls import ScriptCommand, perl_starts, python_starts
 
     if name == "perl":
@@ -58,7 +55,16 @@ def started_by_interpreted(
             path,
         )
     if isinstance(started, str):
-        start.note_unknown(started if inline else f"{started} ({words[0]})")
+        start.note_unknown(started if inline else f"{started} ({given.what})")
     if not isinstance(started, ScriptCommand):
         return None
     return ProgramStart(started.words, dict(started.environment), start)
+
+
+def _words_of_perl(words: list[str]) -> InterpreterWords:
+    """Return what perl runs, from its arguments."""
+    options = next((at for at, word in enumerate(words) if word[:1] != "-"), len(words))
+    if "-e" in words[:options]:
+        at = words.index("-e") + 1
+        return InterpreterWords("c", "".join(words[at : at + 1]), tuple(words[at + 1 :]))
+    return InterpreterWords("", "".join(words[options : options + 1]), tuple(words[options + 1 :]))
