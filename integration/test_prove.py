@@ -685,6 +685,75 @@ def test_versions_of_the_c_library(root: Root, version: str) -> None:
     assert root.agree("liba.so.1").verdict == ("no" if "9.99" in version else "yes")
 
 
+#: A program that opens libraries before the one in question: those in FIRST, as far as they load.
+OPENS_FIRST = PROGRAM.replace(
+    "#include <stdio.h>", "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>"
+).replace(
+    "    dlinfo(dlopen(NULL",
+    """    char *first = getenv("FIRST") ? strdup(getenv("FIRST")) : NULL;
+    for (first = first ? strtok(first, ":") : NULL; first; first = strtok(NULL, ":"))
+        dlopen(first, RTLD_NOW);
+    dlinfo(dlopen(NULL""",
+)
+#: The same in Python.
+SITECUSTOMIZE = """\
+import ctypes, os
+for path in os.environ.get("FIRST", "").split(":"):
+    try:
+        ctypes.CDLL(path)
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("", f"/{LIBS}/liba.so.1"),
+        ("/opt/own/liba.so.1", "/opt/own/liba.so.1"),
+        ("/opt/none.so:/opt/own/../own/liba.so.1", "/opt/own/liba.so.1"),
+        ("liba.so.1:/opt/own/liba.so.1", f"/{LIBS}/liba.so.1"),
+        ("/opt/own/liba.so.1:liba.so.1", "/opt/own/liba.so.1"),
+        ("/opt/helper/libneeds.so", "/opt/own/liba.so.1"),
+        ("/opt/plain/libneeds.so", f"/{LIBS}/liba.so.1"),
+        ("/opt/other/liba.so.1", f"/{LIBS}/liba.so.1"),
+        ("/opt/same/libb.so", "/opt/same/libb.so"),
+        ("/opt/broken/liba.so.1", f"/{LIBS}/liba.so.1"),
+        ("/opt/lacking/liba.so.1", f"/{LIBS}/liba.so.1"),
+        ("/opt/link/liba.so.1", f"/{LIBS}/liba.so.1"),
+    ],
+)
+def test_a_library_that_code_has_opened_answers_for_its_soname(
+    root: Root, first: str, expected: str
+) -> None:
+    """What is loaded already, and has the SONAME, is what dlopen() returns: by its own path, or
+    with a library that needs it. What does not load, and what has another SONAME, does not count.
+    """
+    python = "usr/local/bin/python3.11"
+    root.compile(python, OPENS_FIRST)
+    site = root.path / "usr/local/lib/python3.11/site-packages"
+    site.mkdir(parents=True)
+    (site / "sitecustomize.py").write_text(SITECUSTOMIZE)
+    root.library(f"{LIBS}/liba.so.1")
+    root.library("opt/own/liba.so.1")
+    own = ("opt/own/liba.so.1",)
+    root.library("opt/helper/libneeds.so", "-Wl,-rpath,$ORIGIN/../own", links=own)
+    root.library("opt/plain/libneeds.so", links=own)
+    root.library("opt/other/liba.so.1", "-Wl,-soname,libother.so.1")
+    root.library("opt/same/libb.so", "-Wl,-soname,liba.so.1")
+    root.stub("opt/lacking/liba.so.1", "libnowhere.so.1")
+    for name in ("broken", "link"):
+        (root.path / "opt" / name).mkdir()
+    (root.path / "opt/broken/liba.so.1").write_bytes(b"x" * 100)
+    (root.path / "opt/link/liba.so.1").symlink_to(f"/{LIBS}/liba.so.1")
+    environment = {"FIRST": first} if first else {}
+    real = root.dlopen("liba.so.1", f"/{python}", **environment)
+    ours = root.proof("liba.so.1", f"/{python}", **environment)
+    assert real.splitlines()[0] == f"yes {path_of(ours)}"
+    assert ours.load.root is not None
+    assert (ours.verdict, ours.load.root.file) == ("yes", expected)
+
+
 @pytest.mark.parametrize("found", [True, False])
 def test_an_extension_module_with_the_wheels_beside_it(root: Root, found: bool) -> None:
     """The extension module of a package of PyTorch's form gets the libraries that prove names."""

@@ -207,6 +207,16 @@ def _perhaps_shadowed(name: str, proof: Proof) -> Iterator[Diagnosis]:
             f"run this on the node, or remove {path} from the image",
             "warning",
         )
+    for path, fact in proof.load.perhaps_opened.items():
+        yield Diagnosis(
+            f"{name}: the container's program may load {path or 'another file'}; not known is "
+            f"{fact}",
+            "a library that Python's code has opened answers for its SONAME when it is asked for "
+            "again, wherever it is",
+            f"start the container, and look for {name.partition('.')[0]} in /proc/PID/maps of its "
+            "program",
+            "warning",
+        )
 
 
 def _words_of(name: str, final: FinalFile) -> str:
@@ -355,7 +365,9 @@ def _way_out(final: FinalFile) -> str:
     """Return how to make the loader take the host's file."""
     path, rule = final.path, final.rule
     directory = path.rpartition("/")[0]
-    if not final.precedence.words:
+    if final.precedence.by_code and not rule.startswith(("RPATH", "RUNPATH")):
+        return f"let this code open {posixpath.basename(path)} by its name alone, without {path}"
+    if final.precedence.by_code or not final.precedence.words:
         if rule == "LD_LIBRARY_PATH":
             entry = posixpath.dirname(final.found) or "the empty entry"
             return f"remove {entry} from LD_LIBRARY_PATH, or {path} from {final.origin}"

@@ -26,7 +26,7 @@ A library is opened as by dlopen() with RTLD_NOW in the container's program.
 
 --python finds the extension modules of a module or distribution, its other libraries, and those of
 NVIDIA's wheels beside it, and says which CUDA and driver libraries they get. Each is judged in a
-process of its own; what the module's Python code opens before, to help the loader, is not repeated.
+process of its own; what the module's Python code opens first counts for the driver's libraries.
 
 exit code: 0 everything loads, 1 something does not (of a module: an extension module), 2 bad usage
 or input, 3 the hook refuses the container, 4 a file of the image is loaded in place of the

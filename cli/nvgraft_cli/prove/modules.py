@@ -3,7 +3,7 @@
 Each extension module is judged in a process of its own. Where one does not load, the statements of
 the module's sources tell whether it is imported with the module, and which other packages are:
 those bring libraries, as torch does for torchvision. What else Python code does before, such as
-opening libraries of other wheels, is not repeated.
+opening libraries of other wheels, counts for the libraries of the driver alone.
 """
 
 import posixpath
@@ -27,7 +27,13 @@ from nvgraft_cli.prove.loader.loading import Object
 from nvgraft_cli.prove.loader.search import LoadFault
 from nvgraft_cli.prove.opened import opened_libraries
 from nvgraft_cli.prove.proof import Opener, Proof, all_objects, open_program
-from nvgraft_cli.prove.pythons import container_python, names, resolve, search_path
+from nvgraft_cli.prove.pythons import (
+    container_python,
+    extension_tag,
+    module_path,
+    names,
+    resolve,
+)
 from nvgraft_cli.shell.errors import InputError
 
 #: An extension module, with the tag of its Python: _C.cpython-311-x86_64-linux-gnu.so, _x.abi3.so.
@@ -262,8 +268,8 @@ def prove_module(module: str, case: Case, program: str | None = None) -> ModuleP
     plan, _ = case.outcome
     python = container_python(tree, container, program)
     opener = open_program(python, tree, plan, container, case.host.isa_level)
-    path = search_path(tree, python, container.spec.env, container.working_directory)
-    tag = _tag(tree, python)
+    path = module_path(tree, python, container.spec.env, container.working_directory).entries
+    tag = extension_tag(tree, python)
     files = _find(tree, path, module, tag)
     if files is None:
         raise InputError(
@@ -295,7 +301,10 @@ def prove_module(module: str, case: Case, program: str | None = None) -> ModuleP
         failed = tuple(proof for proof in opened(files.beside) if proof.verdict == "no")
         notes += _notes(files, failed)
         answer = replace(answer, libraries=(*libraries, *failed), notes=tuple(notes))
-    if answer.cuda and isinstance(plan, Injection):
+    if isinstance(plan, Injection):
+        if files.entry:
+            code = ["-c", f"import {module}"]
+            opener = open_program(python, tree, plan, container, case.host.isa_level, code)
         return replace(answer, driver=tuple(_driver(opener, answer, plan)))
     return answer
 
@@ -368,7 +377,9 @@ def _not_imported(
 
 
 def _driver(opener: Opener, answer: ModuleProof, plan: Injection) -> Iterator[Proof]:
-    """Yield an answer for each library of the driver that CUDA opens."""
+    """Yield an answer for each library of the driver that CUDA opens: without CUDA, for those that
+    the module's code leads to other files, or perhaps does.
+    """
     runtime = next(
         (
             proof.what
@@ -380,7 +391,9 @@ def _driver(opener: Opener, answer: ModuleProof, plan: Injection) -> Iterator[Pr
     )
     for name in opened_libraries(plan.request.capabilities):
         if name in {"libcuda.so.1", "libnvidia-ml.so.1"}:
-            yield opener.proof(name, runtime)
+            proof = opener.proof(name, runtime if answer.cuda else "")
+            if answer.cuda or proof.final.precedence.by_code or proof.load.perhaps_opened:
+                yield proof
 
 
 def _notes(files: ModuleFiles, proofs: tuple[Proof, ...]) -> Iterator[str]:
@@ -393,12 +406,6 @@ def _notes(files: ModuleFiles, proofs: tuple[Proof, ...]) -> Iterator[str]:
                 f"{name} is in {beside[name]}, and the loader does not look there: whether the "
                 "module's own Python code opens it first is not known"
             )
-
-
-def _tag(tree: Tree, python: str) -> str:
-    """Return the tag of a Python in the names of extension modules, or "" if it is not known."""
-    match = re.fullmatch(r"python3\.(\d+)", posixpath.basename(resolve(tree, python)))
-    return f"cpython-3{match[1]}" if match else ""
 
 
 def _find(tree: Tree, path: list[str], module: str, tag: str) -> ModuleFiles | None:

@@ -4,6 +4,7 @@ import errno
 import posixpath
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from nvgraft.base.errors import printable
@@ -27,6 +28,8 @@ from nvgraft_cli.prove.loader.search import (
     read_static_loader,
     refuses_dlopen,
 )
+from nvgraft_cli.prove.python.program import follow_program
+from nvgraft_cli.prove.pythons import python_start
 from nvgraft_cli.prove.start.architecture import exec_format_error, foreign_architecture
 from nvgraft_cli.prove.start.path_search import places_in
 from nvgraft_cli.prove.start.program import (
@@ -372,14 +375,16 @@ def open_program(
     plan: Plan,
     container: ContainerSide,
     isa_level: str | None,
+    arguments: Sequence[str] = (),
 ) -> "Opener":
     """Return what opens libraries in a program that the user names.
 
+    :param arguments: those of the program.
     :raises InputError: it is not a program of the container, or its loader is missing.
     """
     notes: list[str] = []
     try:
-        requester, started = _opening_program(program, tree, container, notes)
+        requester, started = _opening_program(program, tree, container, notes, arguments)
         tree = started.tree or tree
     except _RefusesDlopen as error:
         raise InputError(
@@ -452,7 +457,9 @@ class Opener:
         self._changes = started.changes
         self._computed = next(iter(started.unknown), "")
         self._searcher.unknown += started.unknown
-        self._program = RunningProgram(tree, self._searcher, requester)
+        python = None if requester is None else python_start(tree, started, access.may_read)
+        code = None if python is None else partial(follow_program, tree, python)
+        self._program = RunningProgram(tree, self._searcher, requester, code)
 
     def proof(self, what: str, after: str = "", opened: Sequence[str] = ()) -> Proof:
         """Answer whether a library loads that the program opens.
@@ -621,7 +628,11 @@ def _opens_nothing(what: str, error: _OpensNothing, notes: list[str]) -> Proof:
 
 
 def _opening_program(
-    program: str | None, tree: PlannedTree, container: ContainerSide, notes: list[str]
+    program: str | None,
+    tree: PlannedTree,
+    container: ContainerSide,
+    notes: list[str],
+    arguments: Sequence[str] = (),
 ) -> tuple[Requester | None, StartedProgram]:
     """Return the program that opens the library, as requester or None if it is not known.
 
@@ -633,7 +644,7 @@ def _opening_program(
     started = (
         started_program(tree, container)
         if program is None
-        else named_program(program, tree, container)
+        else named_program(program, tree, container, arguments)
     )
     if started.error:
         raise _OpensNothing(started.path, started.error.words)

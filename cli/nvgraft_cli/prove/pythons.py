@@ -2,13 +2,17 @@
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from nvgraft.formats.tree import PathError, Tree
 from nvgraft_cli.case.bundle import ContainerSide
+from nvgraft_cli.case.file_changes import UNKNOWN
 from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.prove.python.program import PythonStart
+from nvgraft_cli.prove.script.python_words import read_words
 from nvgraft_cli.prove.start.path_search import find_in_path
-from nvgraft_cli.prove.start.program import started_program
+from nvgraft_cli.prove.start.program import StartedProgram, started_program
 from nvgraft_cli.prove.start.tree_files import text_of
 from nvgraft_cli.shell.errors import InputError
 
@@ -72,17 +76,43 @@ def container_python(tree: PlannedTree, container: ContainerSide, program: str |
     )
 
 
-def search_path(
-    tree: PlannedTree, python: str, environment: Mapping[str, str], directory: str
-) -> list[str]:
-    """Return the directories in which a Python looks for modules (sys.path), in its order.
+@dataclass(frozen=True, slots=True)
+class ModulePath:
+    """The directories in which a Python looks for modules (sys.path), in its order.
+
+    :ivar named: those of PYTHONPATH.
+    :ivar standard: those of the standard library.
+    :ivar sites: those whose .pth files are read, and ``added`` these with what the files add.
+    """
+
+    named: tuple[str, ...]
+    standard: tuple[str, ...]
+    sites: tuple[str, ...]
+    added: tuple[str, ...]
+
+    @property
+    def entries(self) -> list[str]:
+        """All of them."""
+        return list(dict.fromkeys((*self.named, *self.standard, *self.added)))
+
+
+def module_path(
+    tree: PlannedTree,
+    python: str,
+    environment: Mapping[str, str],
+    directory: str,
+    flags: Collection[str] = (),
+) -> ModulePath:
+    """Return where a Python looks for modules.
 
     :param directory: the working directory, to which PYTHONPATH may be relative.
+    :param flags: the letters of its options.
     """
-    path = [
+    ignored = {"I", "E"} & set(flags)
+    named = [
         posixpath.join(directory, entry)
         for entry in environment.get("PYTHONPATH", "").split(":")
-        if entry
+        if entry and not ignored
     ]
     real = resolve(tree, python)
     version = _VERSION.fullmatch(posixpath.basename(real))
@@ -92,17 +122,53 @@ def search_path(
     if virtual is not None:
         base = posixpath.dirname(virtual.get("home", "")) or base
     wanted = f"python{version[1]}" if version else ""
-    path += _standard(tree, base, wanted)
-    sites = [] if virtual is None else _sites(tree, prefix, wanted)
+    standard = _standard(tree, base, wanted)
+    packages = _packages(tree, standard)
+    sites = [] if virtual is None else _sites(tree, prefix, wanted, _PACKAGES[:1])
     if virtual is None or virtual.get("include-system-site-packages", "").lower() == "true":
         home = environment.get("HOME", "/root")
-        local = ["/usr/local"] if base == "/usr" else []
-        for place in (f"{home}/.local", *local, base):
-            sites += _sites(tree, place, wanted)
-        sites += [f"{base}/lib/python3/{packages}" for packages in _PACKAGES]
-    for site in sites:
-        path += [site, *_added(tree, site)]
-    return list(dict.fromkeys(resolve(tree, entry) for entry in path))
+        if not ({"I", "s"} & set(flags) or environment.get("PYTHONNOUSERSITE")):
+            sites += _sites(tree, f"{home}/.local", wanted, _PACKAGES)
+        for place in (*(["/usr/local"] if base == "/usr" else []), base):
+            sites += _sites(tree, place, wanted, packages)
+        sites += [f"{base}/lib/python3/{name}" for name in packages]
+    added = [entry for site in sites for entry in (site, *_added(tree, site))]
+    return ModulePath(
+        *(
+            tuple(dict.fromkeys(resolve(tree, entry) for entry in entries))
+            for entries in (named, standard, sites, added)
+        )
+    )
+
+
+def python_start(
+    tree: PlannedTree, started: StartedProgram, may_read: Callable[[str], bool]
+) -> PythonStart | None:
+    """Return how a program is started that is a Python; None for another one.
+
+    :param may_read: tells whether its user may read the file at a resolved path.
+    """
+    if not _PYTHON.fullmatch(posixpath.basename(started.path)):
+        return None
+    words = read_words(started.words[1:])
+    path = module_path(tree, started.path, started.environment, started.directory, words.flags)
+    return PythonStart(
+        words,
+        started.path,
+        {**dict.fromkeys(started.computed, UNKNOWN), **started.environment},
+        started.directory,
+        tuple(path.entries),
+        path.standard,
+        path.sites,
+        extension_tag(tree, started.path),
+        may_read,
+    )
+
+
+def extension_tag(tree: Tree, python: str) -> str:
+    """Return the tag of a Python in the names of extension modules, or "" if it is not known."""
+    match = re.fullmatch(r"python3\.(\d+)", posixpath.basename(resolve(tree, python)))
+    return f"cpython-3{match[1]}" if match else ""
 
 
 def _standard(tree: Tree, base: str, wanted: str) -> list[str]:
@@ -115,13 +181,24 @@ def _standard(tree: Tree, base: str, wanted: str) -> list[str]:
     ]
 
 
-def _sites(tree: Tree, prefix: str, wanted: str) -> list[str]:
+def _sites(tree: Tree, prefix: str, wanted: str, packages: Sequence[str]) -> list[str]:
     return [
-        f"{prefix}/{lib}/{name}/{packages}"
+        f"{prefix}/{lib}/{name}/{directory}"
         for lib in _LIBRARIES
         for name in _versions(tree, f"{prefix}/{lib}", wanted)
-        for packages in _PACKAGES
+        for directory in packages
     ]
+
+
+def _packages(tree: Tree, standard: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the directories of packages that a Python reads: Debian's has another
+    one, as its site.py tells.
+    """
+    for directory in standard:
+        text = text_of(tree, f"{directory}/site.py", _TEXT_LIMIT)
+        if text is not None:
+            return _PACKAGES[1:] if _PACKAGES[1] in text else _PACKAGES[:1]
+    return _PACKAGES
 
 
 def _versions(tree: Tree, directory: str, wanted: str) -> list[str]:

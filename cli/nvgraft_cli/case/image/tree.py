@@ -325,6 +325,16 @@ class ImageTree(Tree):
             raise OSError(errno.EINVAL, "not a regular file", path)
         return node
 
+    def is_at_hand(self, path: str) -> bool:
+        """Tell whether the file at a resolved ``path`` is in memory, or in a layer that is stored
+        as it is: a compressed one is read from its beginning.
+        """
+        content = self._contents.get(path)
+        if content is None or content.data is not None:
+            return True
+        with self._layers[content.layer].open(ignore) as file:
+            return isinstance(file, io.BufferedReader | io.BytesIO)
+
     def _visit(self, wanted: Mapping[str, set[int]], take: Callable[[str, "_Parts"], None]) -> None:
         """Call ``take`` with each path and the numbered parts that are ``wanted`` of it, in the
         order of the archive, each layer read once.

@@ -9,9 +9,10 @@ say more.
 
 import posixpath
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from nvgraft.base.errors import Refusal
@@ -19,7 +20,10 @@ from nvgraft.formats.tree import PathError
 from nvgraft_cli.case.dynamic import BadElf, Dynamic, calls_dlopen
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.case.symbols import PRIVATE, read_symbols
+from nvgraft_cli.prove.loader.code_opens import Code, OpenedByCode
 from nvgraft_cli.prove.loader.search import (
+    BUILT_IN,
+    CACHED,
     LoadFault,
     Located,
     Rejected,
@@ -56,6 +60,9 @@ _RECORDED = (("search directories", "search"), ("versions", "versions_needed"))
 #: (_dl_tls_static_surplus): the first are always free, more than the second never.
 _SURE_TLS, _MOST_TLS = 1536, 1792
 
+#: Rules by which the program finds the same file itself, whatever its code has opened before.
+_OF_EVERY_SEARCH = ("LD_LIBRARY_PATH", CACHED, BUILT_IN)
+
 #: The most objects of one load, and of those the most of which each was found because the one
 #: before needs it; a large CUDA program has about 200, and 10 levels.
 _OBJECTS, _LEVELS = 5000, 100
@@ -73,6 +80,7 @@ class Object:
     :ivar needs: the objects that it needs, in order; empty where ``already_loaded`` is set.
     :ivar already_loaded: how it had been loaded before, or "" if it was not.
     :ivar tried: the paths that the loader tried before this one.
+    :ivar brought_by: how the program's own code has brought it before, or "" if it has not.
     """
 
     name: str
@@ -84,6 +92,7 @@ class Object:
     needs: list["Object"] = field(default_factory=list)
     already_loaded: str = ""
     tried: tuple[Tried, ...] = ()
+    brought_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +127,8 @@ class Load:
     :ivar computed: of the facts in ``unknown``, what sets the program's variables, or "".
     :ivar scripted: of the facts in ``unknown``, that a script changes such files, or "".
     :ivar unfit: of the facts in ``unknown``, that the driver may not fit the C library, or "".
+    :ivar perhaps_opened: of these facts, each by which code of the program has opened another file
+        before, under the path of that file; "" where it is not known.
     """
 
     root: Object | None
@@ -129,23 +140,33 @@ class Load:
     computed: str = ""
     scripted: str = ""
     unfit: str = ""
+    perhaps_opened: dict[str, str] = field(default_factory=dict)
 
 
 class RunningProgram:
     """A program that loads libraries with dlopen(). It is started when it loads the first one.
 
     :param started: the program, whose RPATH or RUNPATH counts; None if it is not known.
+    :param code: what opens libraries before the program opens the one in question; None for
+        nothing.
     """
 
-    def __init__(self, tree: PlannedTree, searcher: Searcher, started: Requester | None) -> None:
+    def __init__(
+        self,
+        tree: PlannedTree,
+        searcher: Searcher,
+        started: Requester | None,
+        code: Code | None = None,
+    ) -> None:
         self._tree = tree
         self._searcher = searcher
         self._started = started
+        self._code = code
 
     @cached_property
-    def _start(self) -> tuple["_LoadedObjects", Object | None, list[str], dict[str, str]]:
+    def _start(self) -> tuple["LoadedObjects", Object | None, list[str], dict[str, str]]:
         """Objects of the start, that of the program, and what the search does not know then."""
-        loading, root = _LoadedObjects(self._tree, self._searcher), None
+        loading, root = LoadedObjects(self._tree, self._searcher), None
         if self._started is not None:
             root = loading.start(self._started)
             preloaded = loading.preload(self._started)
@@ -161,6 +182,20 @@ class RunningProgram:
         loading, started, *_ = self._start
         return None if started is None else loading.first_with_dlopen(started)
 
+    @cached_property
+    def _running(self) -> "OpenedByCode":
+        """What is loaded when the program's own code has opened libraries."""
+        start, started, unknown, perhaps = self._start
+        self._searcher.unknown, self._searcher.perhaps = list(unknown), dict(perhaps)
+        chain = [] if self._started is None else [self._started]
+        if self._opener is not None:
+            chain = start.chain_of(self._opener, chain)
+        opened = OpenedByCode(start, chain)
+        if self._code is not None and started is not None and not start.failures:
+            with suppress(Refusal):  # an image beyond a bound: what is known so far counts
+                self._code(opened)
+        return opened
+
     def load(self, name: str, after: str = "", opened: Sequence[str] = ()) -> Load:
         """Load a library, or start the program.
 
@@ -170,8 +205,12 @@ class RunningProgram:
         :param opened: paths of libraries that the program has opened itself before.
         """
         start, started, unknown, perhaps = self._start
+        running = self._running
         self._searcher.unknown, self._searcher.perhaps = list(unknown), dict(perhaps)
-        loading = start.copy()
+        brought = running.loading.brought(name)
+        loading = (
+            start if brought and brought.how.startswith(_OF_EVERY_SEARCH) else running.loading
+        ).copy()
         if started is not None and (started.path == name or loading.failures):
             return loading.outcome(started)
         chain = [] if self._started is None else [self._started]
@@ -183,17 +222,18 @@ class RunningProgram:
             chain = loading.opened_before(after, chain)
         elif opener := (name == _OF_RUNTIME and start.runtime()) or self._opener:
             chain = loading.opened_by(opener, chain)
-        root = loading.loaded(name)
+        root = loading.brought(name) or loading.loaded(name)
         if root is None:
             located = loading.find("" if started is None else started.path, name, chain)
             if located is None:
-                return loading.outcome(None)
+                return running.noted(name, loading.outcome(None))
             root = loading.enter(name, located)
         if not root.already_loaded:
-            loading.load_needed([(root, chain)])
+            if not root.brought_by:
+                loading.load_needed([(root, chain)])
             loading.check_versions()
             loading.check_symbols([root], opened=True)
-        return loading.outcome(root)
+        return running.noted(name, loading.outcome(root))
 
 
 class _Definers:
@@ -207,7 +247,7 @@ class _Definers:
         self.files: dict[tuple[str, bool], frozenset[str]] = {}
 
 
-class _LoadedObjects:
+class LoadedObjects:
     def __init__(self, tree: PlannedTree, searcher: Searcher) -> None:
         self._tree = tree
         self._searcher = searcher
@@ -226,7 +266,7 @@ class _LoadedObjects:
         self._ignored: list[str] = []
         self._enter_loader()
 
-    def copy(self) -> "_LoadedObjects":
+    def copy(self) -> "LoadedObjects":
         """Return the same objects, to which others can be added."""
         other = copy(self)
         for name, value in vars(self).items():
@@ -260,10 +300,59 @@ class _LoadedObjects:
         self.failures.clear()
         return None if located is None else self._by_file[located.file]
 
+    def bring_for_code(self, name: str, chain: list[Requester], by: str) -> bool | None:
+        """Load a library that code of the program opens, with its needs. Tell whether it loads;
+        None if that is not known.
+
+        Its versions are looked at once more where somebody asks for what it brings.
+
+        :param by: the code, and what it does.
+        """
+        known = set(self._by_file)
+        opened = self.loaded(name)
+        located = None
+        if opened is None:
+            located = self.find("" if not chain else chain[-1].path, name, chain)
+        if located is not None:
+            opened = self.enter(name, located)
+            if not opened.already_loaded:
+                self.load_needed([(opened, chain)])
+        undecided = self._searcher.undecided and opened is None
+        checked = self.copy()
+        checked.check_versions()
+        failed = bool(checked.failures)
+        self.failures.clear()
+        self._unknown.clear()
+        for file in self._by_file.keys() - known:
+            brought = self._by_file[file]
+            itself = opened is not None and brought.file == opened.file
+            brought.brought_by = f"{by} {'it' if itself else name} first"
+        return None if undecided else opened is not None and not failed
+
+    def brought(self, name: str) -> Object | None:
+        """Return the object that code has brought and that answers for a name, or None."""
+        loaded = self._by_name.get(name)
+        return replace(loaded, name=name) if loaded is not None and loaded.brought_by else None
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names that objects answer for."""
+        return self._by_name.keys()
+
+    def names_brought(self, before: "LoadedObjects") -> Iterator[tuple[str, Object]]:
+        """Yield the names that objects answer for and did not ``before``, each with its object."""
+        for name, loaded in self._by_name.items():
+            if name not in before._by_name:
+                yield name, loaded
+
+    def chain_of(self, opener: Object, chain: list[Requester]) -> list[Requester]:
+        """Return what led to a library that opens more."""
+        return self._chains.get(id(opener), chain)
+
     def opened_by(self, opener: Object, chain: list[Requester]) -> list[Requester]:
         """Return what led to a library that opens more; note that it does."""
         self._opened_by = opener.file
-        return self._chains.get(id(opener), chain)
+        return self.chain_of(opener, chain)
 
     def runtime(self) -> Object | None:
         """Return CUDA's runtime, which opens the driver, if it is loaded."""
@@ -387,6 +476,8 @@ class _LoadedObjects:
             already_loaded = "the loader itself"
         elif id(loaded) in self._loaded_at_start:
             already_loaded = "loaded with the program"
+        elif loaded.brought_by:
+            already_loaded = "loaded before"
         else:
             already_loaded = "as above"
         return Object(

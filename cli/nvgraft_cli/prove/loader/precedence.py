@@ -16,10 +16,12 @@ class Precedence:
 
     :ivar words: the reason, or "" where the rule alone is the reason.
     :ivar by_compat_rule: the hook itself puts its directory first (``cuda-compat-mode``).
+    :ivar by_code: the program's own code has opened it before, or what it comes with.
     """
 
     words: str = ""
     by_compat_rule: bool = False
+    by_code: bool = False
 
 
 def is_compat_path(path: str) -> bool:
@@ -35,6 +37,8 @@ def precedence(what: str, loaded: Object, plan: Plan, tree: PlannedTree) -> Prec
     """Return why ``loaded``, a file of the image, is taken for ``what``."""
     if "/" in what:
         return NO_REASON
+    if loaded.brought_by:
+        return Precedence(loaded.brought_by, by_code=True)
     soname = (loaded.facts.soname if loaded.facts is not None else None) or what
     actions = [action for action in plan.actions if isinstance(action, UpdateLoaderCache)]
     hosts = [

@@ -5,6 +5,7 @@ ends in ``exec "$@"``, or a loader that gets the program as an argument. ``start
 """
 
 import posixpath
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nvgraft.base.errors import printable
@@ -39,6 +40,8 @@ class StartedProgram:
     :ivar error: why the kernel does not start it, or one of those that start it; None if it does.
     :ivar changes: commands of scripts before it that change files.
     :ivar tree: the container's files after these; None where they are the planned ones.
+    :ivar words: its command.
+    :ivar computed: names of variables that a script computes, and ``environment`` lacks.
     """
 
     path: str
@@ -51,6 +54,8 @@ class StartedProgram:
     error: StartFailure | None = None
     changes: tuple[tuple[str, ...], ...] = ()
     tree: PlannedTree | None = None
+    words: tuple[str, ...] = ()
+    computed: tuple[str, ...] = ()
 
 
 def started_program(tree: PlannedTree, container: ContainerSide) -> StartedProgram:
@@ -78,9 +83,11 @@ def started_program(tree: PlannedTree, container: ContainerSide) -> StartedProgr
     return _started(path or "", start, starters)
 
 
-def named_program(path: str, tree: PlannedTree, container: ContainerSide) -> StartedProgram:
+def named_program(
+    path: str, tree: PlannedTree, container: ContainerSide, arguments: Sequence[str] = ()
+) -> StartedProgram:
     """Return a program that the user names."""
-    start = _first([path], container)
+    start = _first([path, *arguments], container)
     return _started(find_program(tree, start) or path, start, [])
 
 
@@ -105,6 +112,8 @@ def _started(path: str, start: ProgramStart, starters: list[str]) -> StartedProg
         start.error,
         start.changes,
         start.tree,
+        tuple(start.words),
+        start.computed,
     )
 
 

@@ -32,6 +32,8 @@ class ProgramStart:
         self.tree: PlannedTree | None = before.tree if before else None
         #: The container, by which its user's rights are known.
         self.container: ContainerSide | None = before.container if before else None
+        #: Names of variables that a script computes, which are left out.
+        self.computed: tuple[str, ...] = before.computed if before else ()
         self.read_only: bool = before.read_only if before else False
 
     def then(self, words: list[str]) -> "ProgramStart | None":

@@ -194,6 +194,7 @@ def _without_unknown(start: ProgramStart) -> None:
             continue
         known = [entry for entry in value.split(":") if UNKNOWN not in entry]
         del start.environment[name]
+        start.computed += (name,)
         if name in _SEARCHED:
             if known:
                 start.environment[name] = ":".join(known)
