@@ -83,6 +83,9 @@ def test_a_compat_library_on_a_card_for_desktops_is_error_804(
     found, verdict = doctor(setup, capsys)
     assert [finding["level"] for finding in found["compat-libraries"]] == ["error"]
     assert "error 804" in found["compat-libraries"][0]["message"]
+    assert found["compat-libraries"][0]["fix"].endswith(
+        f"or take {directory} out of what leads the program there: LD_LIBRARY_PATH"
+    )
     assert "CUDA fails with error 804 because NVIDIA GeForce RTX 4090" in verdict
 
 

@@ -564,6 +564,9 @@ def compat_libraries(patient: Patient) -> Iterator[Diagnosis]:
         patient.check_gpus_known()
     report = patient.host.facts.report
     driver_major = int(report.driver_version.partition(".")[0])
+    way_out = 'set cuda-compat-mode = "disabled" in config.toml'
+    if loads_one and not proof.final.precedence.by_compat_rule:
+        way_out = f"take {directory} out of what leads the program there: {proof.final.how}"
     for version in versions:
         major = int(version.partition(".")[0])
         geforce = patient.consumer_gpus
@@ -575,8 +578,7 @@ def compat_libraries(patient: Patient) -> Iterator[Diagnosis]:
                 f"the image ships compat libcuda {version}, which {geforce[0]} does not support: "
                 "expect CUDA error 804",
                 "forward compatibility works on data center GPUs only",
-                "use an image for the driver's own CUDA version, or set "
-                'cuda-compat-mode = "disabled" in config.toml',
+                f"use an image for the driver's own CUDA version, or {way_out}",
                 sentence=f"CUDA fails with error 804 because {geforce[0]} does not support "
                 f"{library}",
             )
