@@ -45,6 +45,8 @@ def _rows(failure: str) -> Iterator[str]:
                 yield f"- [the surroundings]({_ANCHOR}) decide how the GPU is given\n"
             else:
                 yield f"- {_named(other if isinstance(other, str) else other['text'])}\n"
+        if "rarer" in row:
+            yield f"- rarer: {_named('; '.join(row['rarer']))}\n"
         for step in row["next"]:
             yield f"- {_named(shared[step[1:]] if step.startswith('=') else step)}\n"
         yield "\n"

@@ -96,7 +96,7 @@ def test_rows_are_well_formed() -> None:
     """Rows have known keys and values, their groups exist, and commands of nvgraft exist."""
     required = {"id", "stage", "says", "cause", "next"}
     keys = required | {"failure", "fixed_by", "pattern", "cuda", "nvml", "symptom", "otherwise"}
-    keys |= {"hides", "hints", "on", "passing", "unless", "last"}
+    keys |= {"hides", "hints", "on", "passing", "unless", "last", "rarer"}
     shared = DATA["host"]["steps"]
     names = {row["id"] for row in ROWS}
     assert len({row["id"] for row in ROWS}) == len(ROWS)
@@ -123,7 +123,9 @@ def test_rows_are_well_formed() -> None:
         last = row in DATA["parts"]["error"]
         assert row.get("last", False) == last
         assert not (last and "failure" in row), "which failure it is, its words do not tell"
-        texts = (row["cause"], *others, *steps)
+        rarer = row.get("rarer", ())
+        assert len(rarer) <= 4 and all(len(each) <= 140 and ";" not in each for each in rarer)
+        texts = (row["cause"], *others, *rarer, *steps)
         groups = re.compile(row["pattern"]).groups if "pattern" in row else 0
         used = [each for text in texts for each in re.findall(r"\{(\d)(?::(\w+))?\}", text)]
         assert max((int(group) for group, _ in used), default=0) <= groups
@@ -758,6 +760,19 @@ def test_few_causes_are_told_of_any_error() -> None:
         > 2
     }
     assert many == {}
+
+
+def test_rare_causes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """What few people meet is named behind the causes, on one line; who has no such causes has no
+    line.
+    """
+    assert main(["explain-error", "Unknown runtime specified nvidia"]) == 0
+    out = capsys.readouterr().out
+    assert out.index("  or ") < out.index("  rarer ") < out.index("  fixed by ")
+    assert out.count("  rarer ") == 1
+    assert "; " in out.partition("  rarer ")[2].partition("  fixed by ")[0]
+    main(["explain-error", "unknown flag: --gpus"])
+    assert "rarer" not in capsys.readouterr().out
 
 
 def test_at_most_three_causes_are_told() -> None:

@@ -125,6 +125,7 @@ class Meaning:
     :ivar fixed_by: who can fix it.
     :ivar cause: the likeliest cause.
     :ivar otherwise: other causes, each with what tells it apart.
+    :ivar rarer: causes that few people meet, in a few words each.
     :ivar next: what to do next.
     """
 
@@ -136,6 +137,7 @@ class Meaning:
     fixed_by: str
     cause: str
     otherwise: tuple[str, ...]
+    rarer: tuple[str, ...]
     next: tuple[str, ...]
 
 
@@ -496,6 +498,7 @@ def _meaning(
                 _OTHERS,
             )
         ),
+        tuple(map(fill, row.rarer)),
         tuple(map(fill, row.next)),
     )
 

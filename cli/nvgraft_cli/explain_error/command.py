@@ -97,6 +97,8 @@ def _lines(analysis: "Analysis", *, colour: bool) -> Iterator[str]:
         yield from _paragraph("cause", printable(meaning.cause))
         for other in meaning.otherwise:
             yield from _paragraph("or", printable(other))
+        if meaning.rarer:
+            yield from _paragraph("rarer", printable("; ".join(meaning.rarer)))
         yield from _paragraph("fixed by", meaning.fixed_by)
         yield from _steps(meaning.next)
 

@@ -81,6 +81,7 @@ class KnownError:
     last: bool
     cause: str
     otherwise: tuple[Other, ...]
+    rarer: tuple[str, ...]
     next: tuple[str, ...]
 
     @cached_property
@@ -408,6 +409,7 @@ def _row(
         last=row.get("last", False),
         cause=_bare(row["cause"]),
         otherwise=tuple(_otherwise(row.get("otherwise", ()), surroundings)),
+        rarer=tuple(map(_bare, row.get("rarer", ()))),
         next=tuple(
             _bare(steps[step[1:]] if step.startswith("=") else step) for step in row["next"]
         ),

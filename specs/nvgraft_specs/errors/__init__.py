@@ -38,6 +38,8 @@ Keys of an ``[[error]]``:
   told, and a row has at most two without a key: a cause that the message itself shows has one.
   ``=surroundings`` stands for the texts of that table, save for contexts that the row itself
   names.
+- ``rarer``: causes that few people meet, in a few words each, with the fix where it is not plain.
+  They are told on one line behind the others.
 - ``next``: what to do next; ``=NAME`` is the step NAME of host.toml. Commands stand in backticks,
   which are not printed.
 """

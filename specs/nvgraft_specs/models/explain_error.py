@@ -28,6 +28,7 @@ class Meaning(Strict):
     fixed_by: str = Field(description="who can fix it")
     cause: str = Field(description="the likeliest cause")
     otherwise: list[str] = Field(description="other causes, each with what tells it apart")
+    rarer: list[str] = Field(description="causes that few people meet, in a few words each")
     next: list[str] = Field(description="what to do next")
 
 
