@@ -176,20 +176,20 @@ def _check_readable(paths: list[str]) -> None:
 def _lines(
     results: "list[Result]", *, verbose: bool, colour: bool, host_apart: bool
 ) -> Iterator[str]:
-    """Yield the text without the verdicts.
+    """Yield the text without the verdicts: errors first, then warnings.
 
     :param host_apart: whether to count the problems of the host apart.
     """
     colours = {"error": "31", "warning": "33"}
-    for result in results:
-        for finding in result.findings:
-            head = f"{finding.level}: {result.failure.id}: {result.failure.title}"
-            yield f"\x1b[{colours[finding.level]}m{head}\x1b[0m" if colour else head
-            yield f"  {printable(finding.message)}"
-            yield f"  users see  {printable(finding.phrase or result.failure.phrase)}"
-            yield f"  cause      {printable(finding.cause)}"
-            yield f"  fix        {printable(finding.fix)}"
-            yield ""
+    found = [(result.failure, finding) for result in results for finding in result.findings]
+    for failure, finding in sorted(found, key=lambda pair: pair[1].level != "error"):
+        head = f"{finding.level}: {failure.id}: {failure.title}"
+        yield f"\x1b[{colours[finding.level]}m{head}\x1b[0m" if colour else head
+        yield f"  {printable(finding.message)}"
+        yield f"  users see  {printable(finding.phrase or failure.phrase)}"
+        yield f"  cause      {printable(finding.cause)}"
+        yield f"  fix        {printable(finding.fix)}"
+        yield ""
     passed = [result for result in results if not result.findings and not result.lacking]
     incomplete = [result for result in results if result.lacking]
     if verbose:
