@@ -297,7 +297,7 @@ def test_the_lines_of_a_terminal_or_a_log_do_not_matter(
 ) -> None:
     """An error is recognised where its lines were wrapped, and where a log quotes it.
 
-    Three of the sample may be missed; of all it is one in a hundred.
+    Three of the sample may be missed; of all it is less than one in fifty.
     """
     sample = spread(PASTES, 4 * fuzz_examples)
     missed = [row for row, text in sample if ids(lines(text)) != [row]]

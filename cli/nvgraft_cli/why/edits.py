@@ -5,15 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from nvgraft.base.errors import Refusal
 from nvgraft.cdi import platform
-from nvgraft.plan.actions import (
-    Action,
-    AllowDevice,
-    Bind,
-    Injection,
-    Symlink,
-    Tmpfs,
-    WriteFile,
-)
+from nvgraft.plan.actions import Action, AllowDevice, Bind, Injection, Symlink, Tmpfs, WriteFile
 from nvgraft.plan.edit_actions import RunHook
 from nvgraft_cli.case.cdi_requests import source_of_edits, to_complete, to_make_again
 from nvgraft_cli.case.planning import Case

@@ -337,11 +337,7 @@ class Table:
         count for loaders before glibc 2.37 alone.
         """
         low, high = self._group(sort_key(soname))
-        rows = [self._item(index) for index in range(low, high)]
-        return [
-            Row(row.soname, row.flags, row.path, row.hwcaps, row.isa_level, older=row.older)
-            for row in rows
-        ]
+        return [self._item(index) for index in range(low, high)]
 
     def without(self, indexes: Set[int]) -> Table:
         """Return the table without the rows of these indexes."""

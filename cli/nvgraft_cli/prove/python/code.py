@@ -475,8 +475,6 @@ class FollowedModule(FollowedPython):
         if not arguments or not all(isinstance(value, str) for value in arguments):
             return super()._library(dotted, arguments)
         first = arguments[0]
-        if dotted in {"os.path.exists", "os.path.isfile", "os.path.isdir"}:
-            return self._there(first)
         if dotted in _PATHS:
             return posixpath.join(*arguments)
         if dotted in _SAME_PATH:
@@ -493,8 +491,7 @@ class FollowedModule(FollowedPython):
         return super()._library(dotted, arguments)
 
     def _there(self, path: str) -> Any:
-        """Tell whether there is a file at a path, NOT_KNOWN where that is not known."""
-        there = self._exists(path)
+        there = super()._there(path)
         return NOT_KNOWN if not there and path.startswith(_CHANGING) else there
 
     def _matching(self, directory: str, pattern: str) -> Any:

@@ -18,6 +18,7 @@ from nvgraft_cli.prove.script.python import (
     Undecided,
     dotted_name,
     imported_names,
+    parse_whole,
 )
 
 _EXECS = {f"os.exec{suffix}" for suffix in ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")}
@@ -52,13 +53,14 @@ def python_starts(
     :param executable: the path of the interpreter.
     """
     try:
-        module = ast.parse(text)
+        statements = parse_whole(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    names = dict(imported_names(module.body))
+    names = dict(imported_names(statements))
     calls = [
         (dotted, node.lineno)
-        for node in ast.walk(module)
+        for statement in statements
+        for node in ast.walk(statement)
         if isinstance(node, ast.Call)
         and (dotted := dotted_name(node.func, names)) in _EXECS | _RUNS
     ]
@@ -70,7 +72,7 @@ def python_starts(
     script = _Launcher(names, arguments, environment, exists, executable)
     script.counted = counted
     try:
-        script.run(module.body, script.globals)
+        script.run(statements, script.globals)
     except ScriptEnd:
         pass
     except (*FAULTS, Returned):

@@ -455,12 +455,16 @@ class FollowedPython:
         if dotted == "os.path.join" and texts:
             return posixpath.join(*arguments)
         if dotted in {"os.path.exists", "os.path.isfile", "os.path.isdir"} and texts:
-            return self._exists(arguments[0])
+            return self._there(arguments[0])
         if dotted == "os.path.dirname" and texts:
             return posixpath.dirname(arguments[0])
         if dotted in {"os.putenv", "os.chdir", "os.setuid", "os.setgid"}:
             raise Undecided
         return NOT_KNOWN
+
+    def _there(self, path: str) -> Any:
+        """Tell whether there is a file at a path, NOT_KNOWN where that is not known."""
+        return self._exists(path)
 
     def _method(
         self, value: Any, name: str, arguments: list[Any], node: ast.Call, variables: dict[str, Any]

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Collection, Iterator
 
 #: The start of NAME=VALUE.
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
@@ -16,6 +17,20 @@ def without_options(words: list[str], values: set[str]) -> list[str]:
         if word == "--":
             break
     return words[position:]
+
+
+def take_options(words: list[str], values: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Take the options that stand before a command from its words, and yield each with its value.
+
+    :param values: those that take a value, also as a word of its own.
+    """
+    while words and words[0].startswith("-"):
+        option, equals, value = words.pop(0).partition("=")
+        if option == "--":
+            return
+        if option in values and not equals and words:
+            value = words.pop(0)
+        yield option, value
 
 
 def take_assignments(words: list[str]) -> dict[str, str]:

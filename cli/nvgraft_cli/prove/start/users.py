@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.loader.user import User, groups_of, named_user, shell_of
-from nvgraft_cli.prove.start.options import take_assignments, without_options
+from nvgraft_cli.prove.start.options import take_assignments, take_options, without_options
 from nvgraft_cli.prove.start.pam_sessions import session_variables
 from nvgraft_cli.prove.start.program_start import ProgramStart
 
@@ -12,19 +12,19 @@ from nvgraft_cli.prove.start.program_start import ProgramStart
 _FIRST_NAMES_USER = {"gosu", "su-exec", "s6-setuidgid", "setuidgid"}
 #: Options that take a value as a word of its own, of programs that start another one as a user.
 _USER_VALUES = {
+    "setpriv": {
+        *("--reuid", "--regid", "--ruid", "--rgid", "--groups", "--inh-caps", "--ambient-caps"),
+        *("--bounding-set", "--securebits", "--pdeathsig", "--selinux-label"),
+    },
     "runuser": {"-u", "--user", "-g", "--group", "-G", "-c", "--command", "-s", "--shell"},
     "su": {"-g", "--group", "-G", "-c", "--command", "-s", "--shell"},
     "sudo": {"-u", "--user", "-g", "--group", "-C", "-D", "-h", "-p", "-r", "-t", "-T", "-U"},
-}
-_SETPRIV_VALUES = {
-    *("--reuid", "--regid", "--ruid", "--rgid", "--groups", "--inh-caps", "--ambient-caps"),
-    *("--bounding-set", "--securebits", "--pdeathsig", "--selinux-label"),
 }
 #: PATH after `setpriv --reset-env`: of root, and of others.
 _PATH_OF_ROOT = "/usr/local/sbin:/usr/local/bin:/sbin:/bin:/usr/sbin:/usr/bin"
 _PATH_OF_OTHERS = "/usr/local/bin:/bin:/usr/bin"
 #: The names of all programs that start another one as a user.
-USER_STARTERS = {*_FIRST_NAMES_USER, *_USER_VALUES, "setpriv"}
+USER_STARTERS = {*_FIRST_NAMES_USER, *_USER_VALUES}
 
 
 def started_as_user(
@@ -54,13 +54,8 @@ def _as(user: User | None, words: list[str], start: ProgramStart) -> ProgramStar
 
 def _by_setpriv(tree: PlannedTree, words: list[str], start: ProgramStart) -> ProgramStart | None:
     """Return the command that setpriv becomes. Sources: setpriv(1), util-linux' setpriv.c."""
-    words, options = list(words), dict[str, str]()
-    while words and words[0].startswith("-"):
-        option, equals, value = words.pop(0).partition("=")
-        if option == "--":
-            break
-        takes = option in _SETPRIV_VALUES and not equals and words
-        options[option] = words.pop(0) if takes else value
+    words = list(words)
+    options = dict(take_options(words, _USER_VALUES["setpriv"]))
     name, group = options.get("--reuid", ""), options.get("--regid", "")
     user = named_user(tree, f"{name}:{group}" if group else name, members=False)
     if user is not None and "--init-groups" in options:
@@ -82,13 +77,7 @@ def _by_options(
     user, group, script, login, kept = "", "", None, False, {"PATH", "TERM"}
     logged_in: dict[str, str] = {}
     words = list(words)
-    while words and words[0].startswith("-"):
-        option, equals, value = words.pop(0).partition("=")
-        if option == "--":
-            break
-        takes = option in _USER_VALUES[name]
-        if takes and not equals and words:
-            value = words.pop(0)
+    for option, value in take_options(words, _USER_VALUES[name]):
         user = value if option in {"-u", "--user"} else user
         group = value if option in {"-g", "--group"} else group
         script = value if option in {"-c", "--command"} else script
