@@ -363,6 +363,25 @@ def test_a_message_that_a_narrow_window_has_cut_is_read_whole() -> None:
     assert ids(fill(MISMATCH, 37)) == ids(MISMATCH)
 
 
+def test_indented_lines_go_on_with_the_one_before() -> None:
+    """A wrapped line whose rest is indented is read whole, also of a command's or a log's line."""
+    for row, wrapped in (
+        (
+            "operator-validator",
+            'level=info msg="GPU resources are not\n    yet discovered by the node, retry: 4"',
+        ),
+        (
+            "entrypoint-architecture",
+            "kubectl logs gpu-job-7k2pz\\nexec /usr/local/bin/python: exec\n    format error",
+        ),
+        (
+            "entrypoint-architecture",
+            "kubectl logs gpu-job-7k2pz\\nexec /usr/local/bin/python: exec\nformat error",
+        ),
+    ):
+        assert ids(wrapped) == [row]
+
+
 def test_an_error_with_one_cause_a_line_is_read_whole() -> None:
     """A chain of errors that was broken behind its colons is one message; other lines are not."""
     chain = (

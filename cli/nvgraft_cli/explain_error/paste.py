@@ -141,13 +141,15 @@ def readings(text: str) -> Iterator[str]:
     joined = 0
     for line, after in pairwise(lines):
         cut += {width: "", width - 1: " "}.get(len(line), "\n") + after
+        hangs = after[:1].isspace() and not lines[0][:1].isspace()
         after = after.lstrip()
         full = after and len(line) + 1 + len(after.split(" ", 1)[0]) > width - _INDENTED
-        full = full and not _WHOLE.match(line) and not _BEGINS.match(after)
-        hyphen = full and line.endswith("-") and line[-2:-1].isalnum()
+        full = full and not _BEGINS.match(after)
+        full = full and (hangs or not _WHOLE.match(_LINE_END.split(line)[-1]))
+        hyphen = full and line.endswith("-") and not line.endswith(" -")
         words += ("" if hyphen else " " if full else "\n") + after
         if full:
-            joined += 2 if len(lines) == 2 or _CONTINUED.match(after) else 1
+            joined += 2 if len(lines) == 2 or hangs or _CONTINUED.match(after) else 1
     if joined > 1:
         yield cut
         yield words
