@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from bundles import EVERYTHING, make_bundle
+from console import EXAMPLES
 from images import docker_save, link
 from nvgraft.plan.document import plan_document
 from nvgraft_cli.case.specifications import parse_specification
@@ -87,10 +88,12 @@ def test_a_plan_is_equal_to_itself(tmp_path: Path) -> None:
 
 
 def test_no_member_of_a_plan_is_ignored(tmp_path: Path) -> None:
-    """A plan differs after a change of any single member, and without any single action."""
+    """A plan differs after a change of any single member but the host's name, and without any
+    single action.
+    """
     document = plan_of(tmp_path, "mig-h100", *EVERYTHING)
     for path in leaves(document):
-        if path[-1] in {"op", "schema"}:
+        if path[-1] in {"op", "schema"} or path == ("host", "name"):
             continue
         changed = copy.deepcopy(document)
         parent = changed
@@ -453,20 +456,26 @@ def test_reasons_and_modes_are_for_all(tmp_path: Path, capsys: Captured) -> None
     assert "→ [elsewhere]" in capsys.readouterr().out
 
 
-def test_the_name_of_a_host_is_not_its_version(capsys: Captured, tmp_path: Path) -> None:
-    """A host of another name and the same driver differs in its name, not in a version."""
+def test_the_name_of_a_host_is_a_label(capsys: Captured, tmp_path: Path) -> None:
+    """Nodes that differ in their names alone are equal, and so are the plans for them."""
     document = json.loads(Path(gallery.path("eks-t4")).read_text()) | {"name": "node17"}
     (tmp_path / "node17.json").write_text(json.dumps(document))
-    assert main(["diff", "eks-t4", str(tmp_path / "node17.json")]) == 1
-    out = capsys.readouterr().out
-    assert part(out, "details") == ["  ~ fact host.name: eks-t4 → node17"]
+    assert main(["diff", "eks-t4", str(tmp_path / "node17.json")]) == 0
+    assert capsys.readouterr().out.endswith("equal\n")
+    plans: list[str] = []
+    for host in ("eks-t4", str(tmp_path / "node17.json")):
+        plans.append(str(tmp_path / f"plan{len(plans)}.json"))
+        words = ["--host", host, "--container", str(EXAMPLES / "one-gpu"), "--format", "json"]
+        assert main(["plan", *words, "-o", plans[-1]]) == 0
+    assert main(["diff", *plans]) == 0
 
 
 def test_the_legend_explains_the_marks_that_are_used(tmp_path: Path, capsys: Captured) -> None:
     """The legend has the marks of this answer and no others."""
-    document = json.loads(Path(gallery.path("eks-t4")).read_text()) | {"name": "node17"}
-    (tmp_path / "node17.json").write_text(json.dumps(document))
-    main(["diff", "eks-t4", str(tmp_path / "node17.json")])
+    document = json.loads(Path(gallery.path("eks-t4")).read_text())
+    document["nvml"]["gpus"][0]["model"] = "NVIDIA T4G"
+    (tmp_path / "t4g.json").write_text(json.dumps(document))
+    main(["diff", "eks-t4", str(tmp_path / "t4g.json")])
     assert capsys.readouterr().out.endswith("\n~ changed from A to B\n")
     main(["diff", "eks-t4", "mig-h100"])
     assert "\n- only in A; + only in B; > in another directory; " in capsys.readouterr().out

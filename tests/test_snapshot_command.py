@@ -681,7 +681,10 @@ def test_a_driver_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("libnvidia-ml.so", "no container gets a GPU on a host without it"),
+        (
+            "libnvidia-ml.so",
+            "the live host starts no GPU container without it, which plans leave out",
+        ),
         ("libcuda.so", "no container can use CUDA on a host without it"),
     ],
 )

@@ -77,7 +77,6 @@ def _node(device: DeviceNode) -> ComparedNode:
 
 def _about(inventory: Inventory) -> dict[str, Any]:
     return {
-        "host.name": inventory.host_name,
         "host.root": inventory.root,
         "host.machine": inventory.machine,
         "host.driver_version": inventory.report.driver_version,

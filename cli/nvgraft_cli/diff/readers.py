@@ -328,6 +328,7 @@ def plan_side(label: str, document: dict[str, Any], kind: str) -> Side:
     side.about = _flat(
         {key: document[key] for key in ("decision", "reason", "host", "request", "target")}
     )
+    side.about.pop("host.name", None)  # a label, as that of a side
     side.about |= {"groups": groups} if groups else {}
     side.about |= {
         f"finding {finding['id']}: {finding['message']}": finding

@@ -143,7 +143,7 @@ def nvml_library_missing(patient: Patient) -> Iterator[Diagnosis]:
     seen = f"{missing}, and {_nowhere(patient)}"
     if has_cuda:
         yield Diagnosis(
-            f"{seen}: {_NVML_PROGRAMS} fail in containers",
+            f"{seen}: {_NVML_PROGRAMS} fail in containers, and a live host starts no GPU container",
             f"the driver is installed without its management library: {_CUDA} is there",
             f"install the package of the same version that has {_NVML} (Debian: libnvidia-ml1)",
             breaks=breaks,

@@ -30,7 +30,7 @@ from nvgraft_specs.cuda_versions import CUDA_VERSIONS, FIRST_BRANCHES, LAST_BRAN
 #: Every driver has one of them.
 _VERSIONED = {
     "libcuda.so.": "no container can use CUDA on a host without it",
-    "libnvidia-ml.so.": "no container gets a GPU on a host without it",
+    "libnvidia-ml.so.": "the live host starts no GPU container without it, which plans leave out",
 }
 
 #: What people have before they unpack it -> the command that unpacks it.
