@@ -474,7 +474,8 @@ def test_a_library_of_the_image_in_place_of_the_hosts_is_exit_code_4(
     }
     assert main(["prove", "--bundle", path, "--host", "runfile-a10x2"]) == 4
     assert capsys.readouterr().out.startswith(
-        "libcuda.so.1 loads, but from the image: /opt/old/libcuda.so.470.82.01 (LD_LIBRARY_PATH)\n"
+        "libcuda.so.1 loads, but from the image: /opt/old/libcuda.so.470.82.01 (LD_LIBRARY_PATH); "
+        "it has version 470.82.01, and the host's driver is 560.35.03: CUDA fails with error 803"
     )
 
 

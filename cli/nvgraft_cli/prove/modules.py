@@ -205,10 +205,9 @@ class ModuleProof:
         words = " loads, as far as is known" if self.verdict == "unknown" else " loads"
         foreign = next((proof for proof in self.driver if proof.exit_code == 4), None)
         if foreign is not None:
-            return (
-                f"{words}, but {foreign.what} from the image: {foreign.final.path} "
-                f"({foreign.final.how})"
-            )
+            final = foreign.final
+            words += f", but {foreign.what} from the image: {final.path} ({final.how})"
+            return f"{words}; {final.consequence}" if final.consequence else words
         missing = next((proof for proof in self.driver if proof.verdict == "no"), None)
         if missing is not None:
             return f"{words}, but {missing.what} does not"

@@ -195,9 +195,9 @@ class Proof:
                 text += f", from {origin}"
             else:
                 text += f": {file}, from {origin}"
+            if self.final.consequence:
+                text += f"; {printable(self.final.consequence)}"
         yield f"\x1b[1;{code}m{text}\x1b[0m" if colour else text
-        if self.verdict != "no" and self.final.consequence:
-            yield f"  {printable(self.final.consequence)}"
         program = f"opened by {printable(self.program)}, " if self.program else ""
         yield f"  {program}loader {printable(self.loader)}"
         for note in self.notes:
