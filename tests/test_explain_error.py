@@ -351,6 +351,16 @@ def test_what_an_error_of_something_else_is_without_its_marks(marks: str) -> Non
     assert {text: found for text in others[::2] if (found := ids(bare(text)))} == {}
 
 
+@pytest.mark.parametrize("name", (FIXTURES / "names-of-parts.txt").read_text().split())
+def test_the_name_of_a_part_in_an_error_of_something_else(name: str) -> None:
+    """An error of git, tar, make, Kubernetes and others is not explained as one of a GPU because a
+    file, host, volume or target in it has the name of a part of the stack.
+    """
+    frames = (FIXTURES / "other-frames.txt").read_text("utf-8").splitlines()
+    texts = [frame.replace("{N}", name).replace("\\n", "\n") for frame in frames]
+    assert {text: found for text in texts if (found := ids(text))} == {}
+
+
 def test_a_message_that_a_narrow_window_has_cut_is_read_whole() -> None:
     """The lines of a phone, or of a chat beside other windows, are joined as those of a terminal."""
     for text in (

@@ -93,6 +93,8 @@ _CONSEQUENCE = re.compile(
     r"|failed building wheel|could not build wheels|command errored out"
     r"|encountered errors while bringing up"
 )
+#: A line of make: its number is the exit code of a command, whatever the target is called.
+_MAKE = re.compile(r"\bg?make(?:\[?\d+\]?)?: \*\*\* ")
 #: Lines that follow an error and do not tell more.
 _NOISE = re.compile(
     r"error waiting for container|see '?docker run --help|run 'docker run --help'"
@@ -440,7 +442,8 @@ def _numbers(text: _Text) -> dict[tuple[str, int], _Hit]:
         for match in islice(_spelled(spelling, text), _NUMBERS):
             said = next(group for group in match.groups() if group)
             hit = _Hit(match.start(), match.end(), (said,))
-            found.setdefault((spelling.of, spelling.number(said)), hit)
+            if not _MAKE.search(_line(text, hit)):
+                found.setdefault((spelling.of, spelling.number(said)), hit)
     return found
 
 
