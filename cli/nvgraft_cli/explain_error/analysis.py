@@ -51,6 +51,8 @@ _OTHERS = 2
 
 #: Characters around a phrase in which a pattern has to match.
 _REACH = 600
+#: Characters of a word on each side of a phrase.
+_PATH = 120
 #: Places of one phrase, and numbers, that are looked at in a block.
 _TRIES = 20
 _NUMBERS = 200
@@ -79,6 +81,23 @@ _OF_GPUS = (
     *("nvidia", "nvgraft", "cuda", "gpu", "nvml", "cudnn", "nccl", "tensorrt", "/dev/dri", "dxg"),
     *("nvenc", "nvdec", "vulkan", "eglinit", "libegl", "libglx", "opengl", "optix"),
 )
+#: A word that has the name of a part in it and is something else: an address, an option, a file
+#: that is none of the driver's, a service, volume or package beside the part.
+_OTHER_NAME = re.compile(
+    r"://|@|^--?[a-z]|^/?(?:home|root|srv|data|src|tmp|mnt|app|workspace|var/log|var/lib)/"
+    r"|\.(?:conf|cfg|ini|ya?ml|json|py|ipynb|go|rs|[jt]sx?|md|rst|txt|log|html?|sh|git|list|repo|csv"
+    r"|png|jpe?g|tar|t?gz|zip|whl|com|org|io|net|local|internal)(?:$|[:/.#?-])"
+    r"|-(?:redis|db|svc|data|pull|sys|web|api|server|default|metrics|tests?|node\d*)(?:$|[:.])"
+)
+#: What stands before the name of something else.
+_OTHER_THING = re.compile(
+    r"\b(?:user|container|object|attribute|branch|image|crate|snap|flatpak|log group|network"
+    r"|endpoint|chart|role|page(?: about)?|table|column|field|key|tag|namespace|secret|database"
+    r"|bucket|topic|queue|target|job|workflow|volume|project|workspace|directory|folder|theme"
+    r"|locale|session|token|variable)[ :=]{0,2}[\"'`(]{0,2}$"
+)
+#: What stands between words.
+_WORD_ENDS = " \n\t\"'`()<>[]{},;|"
 #: GPUs of other makers, and the GPU process of browsers.
 _OF_OTHERS = re.compile(
     r"\b(?:amd|intel)\.com/gpu|\bamd ?(?:gpu|kfd)\w*|\w*gpu_info\w*|--disable-gpu\w*"
@@ -415,6 +434,9 @@ def _phrase(row: KnownError, text: _Text) -> _Hit | None:
             if at < 0:
                 break
             end = at + len(phrase)
+            if row.names_part and _in_other_name(text.small, at, end):
+                at = text.small.find(phrase, end)
+                continue
             if not row.pattern:
                 return _Hit(at, end, ())
             regex = row.regex if text.marked else row.bare_regex
@@ -425,6 +447,20 @@ def _phrase(row: KnownError, text: _Text) -> _Hit | None:
                 return _Hit(match.start(), match.end(), groups)
             at = text.small.find(phrase, end)
     return None
+
+
+def _in_other_name(small: str, start: int, end: int) -> bool:
+    """Return whether a phrase is a piece of a word that names something else."""
+    first, last = start, end
+    while first > max(0, start - _PATH) and small[first - 1] not in _WORD_ENDS:
+        first -= 1
+    while last < min(len(small), end + _PATH) and small[last] not in _WORD_ENDS:
+        last += 1
+    before, after = small[first:start], small[end:last].rstrip(".:")
+    return (
+        _OTHER_NAME.search(f"{before}\0{after}") is not None
+        or _OTHER_THING.search(small, max(0, first - _PATH), first) is not None
+    )
 
 
 def _search(regex: re.Pattern[str], block: str, start: int, end: int) -> re.Match[str] | None:

@@ -95,6 +95,11 @@ class KnownError:
         return _phrases(self.says)
 
     @cached_property
+    def names_part(self) -> bool:
+        """Whether the row knows the name of a part, which is also that of files and packages."""
+        return "elsewhere" in self.unless
+
+    @cached_property
     def bare_phrases(self) -> tuple[tuple[str, str], ...]:
         """The phrases for a text that :func:`without_marks` has made."""
         says = tuple(map(without_marks, self.says))
