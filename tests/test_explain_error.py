@@ -851,8 +851,24 @@ def test_what_ended_a_program_comes_before_what_it_only_warned_of() -> None:
     """A program that found no GPU and went on is explained only where nothing else ended it."""
     warning = "I cudart_stub.cc:28] Could not find cuda drivers on your machine, GPU is not used"
     assert ids(warning) == ["torch-no-driver"]
-    assert ids(f"{warning}\nRuntimeError: that went wrong") == ["torch-no-driver"]
+    for consequence in (
+        "RuntimeError: no device to run on",
+        "AssertionError",
+        "npm ERR! code ELIFECYCLE",
+        "exited with code 1",
+    ):
+        assert ids(f"{warning}\n{consequence}") == ["torch-no-driver"]
     for end in (
+        "AssertionError: batch size mismatch",
+        "panic: runtime error: index out of range [5] with length 3",
+        "nginx: [emerg] bind() to 0.0.0.0:80 failed (13: Permission denied)",
+        "yaml.scanner.ScannerError: mapping values are not allowed here",
+    ):
+        assert ids(f"{warning}\n{end}") == []
+    for end in (
+        "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
+        "PermissionError: [Errno 13] Permission denied: '/data/models'",
+        "Max retries exceeded with url: /models",
         "ModuleNotFoundError: No module named 'pandas'",
         "OSError: [Errno 28] No space left on device: '/models/a'",
         "OSError: [Errno 98] Address already in use",

@@ -103,6 +103,19 @@ _OF_OTHERS = re.compile(
     r"\b(?:amd|intel)\.com/gpu|\bamd ?(?:gpu|kfd)\w*|\w*gpu_info\w*|--disable-gpu\w*"
     r"|\bgpu[ _](?:process|channel)\w*"
 )
+#: What a program ends with: an exception, a panic, an error at the beginning of the line.
+_ENDS = re.compile(
+    r"^\W{0,3}(?:[\w.]{1,80}\.)?\w{0,60}(?:Error|Exception|Interrupt)\b(?!:? *$)"
+    r"|^(?:panic|fatal|error|E|curl|tar|thread \S{1,40} panicked)\b.{3}|\[emerg\]",
+    re.IGNORECASE,
+)
+#: What may be the consequence of a GPU that was not found.
+_OF_DEVICES = re.compile(
+    r"gpu|cuda|nvidia|nvml|device|driver|accelerat|backend|platform|\bcpus?\b|torch|\btensor|kernel"
+    r"|\bnone|vulkan|opengl|display|render|encod|decod|codec|video|memory|engine|worker|processor"
+    r"|library|\.so\b|runtime\b(?! error: )|values to unpack|child|subprocess|launch|init|core\b"
+    r"|segmentation|signal|abort"
+)
 #: Lines that say only that something failed which another line explains.
 _CONSEQUENCE = re.compile(
     r"did not complete successfully|returned (?:a )?non-zero|exited with"
@@ -295,7 +308,9 @@ def _in_passing(reading: _Reading) -> bool:
     said = any(line in meaning.words for _, meaning in reading.meanings.values())
     if said or any(_hits(text, cache(lambda: _contexts(text.small)))):
         return False
-    return notes or any(word.ends for word, _ in _words_of(line))
+    small = lower(line)
+    ends = _ENDS.search(line) and not _OF_DEVICES.search(small) and not _CONSEQUENCE.search(small)
+    return notes or bool(ends) or any(word.ends for word, _ in _words_of(line))
 
 
 def _checks(speaker: Layer | None, *, of_gpus: bool) -> tuple[str, ...]:
