@@ -106,7 +106,7 @@ _OF_OTHERS = re.compile(
 #: What a program ends with: an exception, a panic, an error at the beginning of the line.
 _ENDS = re.compile(
     r"^\W{0,3}(?:[\w.]{1,80}\.)?\w{0,60}(?:Error|Exception|Interrupt)\b(?!:? *$)"
-    r"|^(?:panic|fatal|error|E|curl|tar|thread \S{1,40} panicked)\b.{3}|\[emerg\]",
+    r"|^(?:\S{1,40}> )?(?:panic|fatal|error|E|curl|tar|thread \S{1,40} panicked)\b.{3}|\[emerg\]",
     re.IGNORECASE,
 )
 #: What may be the consequence of a GPU that was not found.
