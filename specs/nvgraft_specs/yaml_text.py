@@ -128,17 +128,24 @@ def _check_bounds(raw: bytes) -> None:
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    too_deep = f"nested too deeply: more than {DEPTH_LIMIT} levels"
     depth = 0
-    for number, event in enumerate(yaml.parse(raw, loader)):
-        if number > VALUE_LIMIT:
-            raise _Fault(f"it has more than {VALUE_LIMIT:,} values", event.start_mark)
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        # yaml.compose() recurses in C for each level: thousands of levels end the process.
-        if depth > DEPTH_LIMIT:
-            raise _Fault(f"nested too deeply: more than {DEPTH_LIMIT} levels", event.start_mark)
-        if isinstance(event, yaml.ScalarEvent) and _LONG_NUMBER.fullmatch(event.value):
-            raise _Fault("a number has too many digits", event.start_mark)
+    try:
+        for number, event in enumerate(yaml.parse(raw, loader)):
+            if number > VALUE_LIMIT:
+                raise _Fault(f"it has more than {VALUE_LIMIT:,} values", event.start_mark)
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            # yaml.compose() recurses in C for each level: thousands of levels end the process.
+            if depth > DEPTH_LIMIT:
+                raise _Fault(too_deep, event.start_mark)
+            if isinstance(event, yaml.ScalarEvent) and _LONG_NUMBER.fullmatch(event.value):
+                raise _Fault("a number has too many digits", event.start_mark)
+    except yaml.MarkedYAMLError as error:
+        # libyaml reads ahead in a line, and from 1,000 levels on newer releases refuse it there.
+        if "nesting depth" not in (error.problem or ""):
+            raise
+        raise _Fault(too_deep, error.problem_mark) from None
 
 
 class _Values:
