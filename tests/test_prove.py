@@ -11,6 +11,7 @@ import pytest
 from bundles import EVERYTHING, make_bundle, put
 from images import docker_save
 from loaders import (
+    DEBIAN,
     ELF,
     LOADER,
     PARTS,
@@ -240,6 +241,26 @@ def test_a_program_linked_statically_with_musl_loads_nothing(
     named = ["prove", "--program", "/usr/bin/app", "--python", "x", "--bundle", path]
     assert main([*named, "--host", "eks-t4"]) == 2
     assert "/usr/bin/app: Dynamic loading not supported | link it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_program_linked_statically_with_another_glibc(
+    same: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """Its dlopen() needs the C library of its own release: with another one it crashes."""
+    settings = b"\0glibc.malloc.check\0glibc.rtld.nns\0"
+    own = settings if same else settings + b"glibc.cpu.hwcap_mask\0"
+    beside = ("lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", loader(DEBIAN) + settings)
+    files = image(beside)
+    files["usr/bin/app"] = executable(X86, "x") + loader(DEBIAN) + own
+    code, (proof,) = run_prove(capsys, "--bundle", bundle(tmp_path / "b", files))
+    assert code == (0 if same else 1)
+    assert (proof["program"], proof["loader"]) == ("/usr/bin/app", "/usr/bin/app")
+    words = (
+        f"/usr/bin/app is linked statically with another release of glibc than /{beside[0]}, which"
+        " libcuda.so.1 needs: the program crashes"
+    )
+    assert [failure["words"] for failure in proof["failures"]] == ([] if same else [words])
 
 
 #: An object that imports dlopen(): the name is among its strings, as that of a version is.

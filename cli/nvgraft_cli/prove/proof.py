@@ -28,6 +28,7 @@ from nvgraft_cli.prove.loader.search import (
     read_static_loader,
     refuses_dlopen,
 )
+from nvgraft_cli.prove.loader.static_glibc import other_glibc
 from nvgraft_cli.prove.python.program import follow_program
 from nvgraft_cli.prove.pythons import python_start
 from nvgraft_cli.prove.start.architecture import exec_format_error, foreign_architecture
@@ -487,11 +488,21 @@ class Opener:
             words = "Error relocating: symbols of glibc are not in musl's libc"
             outcome.failures.append(Failure(self.loader.path, what, words))
             verdict = "no"
+        if verdict != "no" and (failure := self._other_glibc(what, outcome)):
+            outcome.failures.append(failure)
+            verdict = "no"
         opened_by = outcome.opened_by
         if not opened_by and self._requester is not None and self._requester.path != what:
             opened_by = self._requester.path
         final = final_file(what, outcome, self._plan, self._tree)
         return Proof(what, verdict, opened_by, self.loader.path, outcome, tuple(notes), final)
+
+    def _other_glibc(self, what: str, outcome: Load) -> Failure | None:
+        """Return how a statically linked program fails with the image's C library, if it does."""
+        program = self._requester
+        if program is None or program.facts.interp is not None:
+            return None
+        return other_glibc(what, program.path, all_objects(outcome.root), self._tree)
 
     def _read_volumes(self, outcome: Load) -> Iterator[str]:
         """Yield remarks on the volumes from which objects are loaded."""

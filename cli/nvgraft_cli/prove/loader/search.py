@@ -28,7 +28,7 @@ _LOADER_LIMIT = 4 << 20
 #: glibc's has four of each.
 _MOST_BUILT_IN = 64
 #: Bytes of a statically linked program, whose own loader is a part of it.
-_STATIC_LIMIT = 32 << 20
+STATIC_LIMIT = 32 << 20
 #: What musl's dlopen() says in such a program: it can load nothing.
 NO_DLOPEN_WORDS = "Dynamic loading not supported"
 #: Bytes of musl's list of directories, and of glibc's list of libraries to preload.
@@ -226,7 +226,7 @@ def read_static_loader(tree: PlannedTree, path: str) -> Loader | None:
     :param path: the resolved path of the program.
     """
     try:
-        directories, cache, hwcaps = built_in(tree.read(path, _STATIC_LIMIT))
+        directories, cache, hwcaps = built_in(tree.read(path, STATIC_LIMIT))
     except OSError:
         return None
     return Loader(path, False, directories, cache, hwcaps) if directories and cache else None
@@ -240,7 +240,7 @@ def refuses_dlopen(tree: PlannedTree, path: str) -> bool:
     :param path: the resolved path of the program.
     """
     try:
-        return NO_DLOPEN_WORDS.encode() in tree.read(path, _STATIC_LIMIT)
+        return NO_DLOPEN_WORDS.encode() in tree.read(path, STATIC_LIMIT)
     except OSError:
         return False
 
