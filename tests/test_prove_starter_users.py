@@ -72,6 +72,37 @@ def test_programs_that_change_the_user(
 
 
 @pytest.mark.parametrize(
+    ("args", "missing"),
+    [
+        (["gosu", "guest", "app"], "CAP_SETGID"),
+        (["su", "-", "guest", "-c", "app"], "CAP_SETGID"),
+        (["su", "root", "-c", "app"], "CAP_SETGID"),
+        (["setpriv", "--reuid=4000", "app"], "CAP_SETUID"),
+        (["setpriv", "--reuid=4000", "--clear-groups", "app"], "CAP_SETGID"),
+        (["setpriv", "--no-new-privs", "app"], ""),
+        (["sudo", "app"], ""),  # what sudo does first is not followed
+    ],
+)
+@pytest.mark.parametrize("has", [False, True])
+def test_root_without_the_capability_to_change_its_user(
+    args: list[str], missing: str, has: bool, tmp_path: Path, capsys: Captured
+) -> None:
+    """A process of root changes its user and groups with CAP_SETUID and CAP_SETGID alone."""
+    held = ["CAP_KILL", *(["CAP_SETUID", "CAP_SETGID"] if has else [])]
+    path = starters_bundle(tmp_path / "b", args=args, capabilities={"effective": held})
+    root = tmp_path / "b/rootfs"
+    for name in ("setpriv", "su", "sudo"):
+        put(root / "usr/bin" / name, ELF)
+    (root / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\nguest:x:4000:4000::/:/bin/sh\n")
+    code, (proof,) = run_prove(capsys, "--bundle", path)
+    words = f"{args[0]}: operation not permitted (the container lacks the capability {missing})"
+    fails = bool(missing) and not has
+    assert (code, [failure["words"] for failure in proof["failures"]]) == (
+        (1, [words]) if fails else (0, [])
+    )
+
+
+@pytest.mark.parametrize(
     ("args", "member"),
     [
         (["gosu", "guest", "app"], True),

@@ -40,6 +40,13 @@ _TOLD = {
             " in the image (setcap -r)"
         ),
     ),
+    StartCause.NOT_BECOME: (
+        "only a process with these capabilities can change its user and its groups",
+        (
+            "add them to the container (docker run --cap-add SETUID --cap-add SETGID), or start it"
+            " as that user (docker run --user)"
+        ),
+    ),
     StartCause.ENDED: (
         "a script that the container starts ends before it starts another program",
         (

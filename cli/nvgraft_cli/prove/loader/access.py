@@ -6,7 +6,7 @@ A loader passes over a file that it may not read, and trusts no variable with mo
 import os
 import posixpath
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from nvgraft.formats.tree import LiveTree, Node, PathError, Tree
 from nvgraft.host.snapshot import SnapshotTree
@@ -242,6 +242,17 @@ def access_of(container: ContainerSide, tree: PlannedTree, user: User | None = N
         bounding=_capabilities(container, "bounding") if limited and not in_namespace else None,
         inheritable=_capabilities(container, "inheritable"),
     )
+
+
+def lacks_capability(container: ContainerSide, names: Iterable[str]) -> str:
+    """Return the first of these capabilities that root of the container does not have, or "".
+
+    A configuration without capabilities tells nothing.
+    """
+    if container.member("process", "capabilities") is None:
+        return ""
+    held = _capabilities(container, "effective")
+    return next((name for name in names if name not in held), "")
 
 
 def _capabilities(container: ContainerSide, kind: str) -> frozenset[str]:

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 
 from nvgraft_cli.case.planned_tree import PlannedTree
+from nvgraft_cli.prove.loader.access import lacks_capability
 from nvgraft_cli.prove.loader.user import User, groups_of, named_user, shell_of
 from nvgraft_cli.prove.start.options import take_assignments, take_options, without_options
 from nvgraft_cli.prove.start.pam_sessions import session_variables
 from nvgraft_cli.prove.start.program_start import ProgramStart
+from nvgraft_cli.prove.start.start_failure import StartCause, StartFailure, failure
 
 #: Programs that become the command in their arguments as the user in the first of these.
 _FIRST_NAMES_USER = {"gosu", "su-exec", "s6-setuidgid", "setuidgid"}
@@ -20,6 +22,8 @@ _USER_VALUES = {
     "su": {"-g", "--group", "-G", "-c", "--command", "-s", "--shell"},
     "sudo": {"-u", "--user", "-g", "--group", "-C", "-D", "-h", "-p", "-r", "-t", "-T", "-U"},
 }
+#: Options of setpriv that change groups.
+_CHANGING_GROUPS = {"--regid", "--rgid", "--groups", "--clear-groups", "--init-groups"}
 #: PATH after `setpriv --reset-env`: of root, and of others.
 _PATH_OF_ROOT = "/usr/local/sbin:/usr/local/bin:/sbin:/bin:/usr/sbin:/usr/bin"
 _PATH_OF_OTHERS = "/usr/local/bin:/bin:/usr/bin"
@@ -35,13 +39,36 @@ def started_as_user(
     :param words: the words behind its name.
     """
     if name == "setpriv":
-        return _by_setpriv(tree, words, start)
-    if name in _USER_VALUES:
-        return _by_options(tree, name, words, start)
-    words = without_options(words, set())
-    if not words:
+        following = _by_setpriv(tree, words, start)
+    elif name in _USER_VALUES:
+        following = _by_options(tree, name, words, start)
+    else:
+        words = without_options(words, set())
+        user = named_user(tree, words[0], members=name != "setuidgid") if words else None
+        following = _as(user, words[1:], start)
+    if following is not None and following.error is None:
+        following.error = _not_permitted(name, words, start, following)
+    return following
+
+
+def _not_permitted(
+    name: str, words: list[str], start: ProgramStart, following: ProgramStart
+) -> StartFailure | None:
+    """Return how a program of root fails that may not change the user or the groups, if it does.
+
+    What sudo does first is not followed. Sources: setuid(2), setgroups(2).
+    """
+    if start.uid != 0 or start.container is None or name == "sudo":
         return None
-    return _as(named_user(tree, words[0], members=name != "setuidgid"), words[1:], start)
+    options = {option for option, _ in take_options(list(words), _USER_VALUES.get(name, set()))}
+    groups = name != "setpriv" or not options.isdisjoint(_CHANGING_GROUPS)
+    needed = ["CAP_SETGID"] if groups else []
+    needed += ["CAP_SETUID"] if following.uid != 0 else []
+    missing = lacks_capability(start.container, needed)
+    if not missing:
+        return None
+    reason = f"the container lacks the capability {missing}"
+    return failure(f"{name}: operation not permitted ({reason})", StartCause.NOT_BECOME)
 
 
 def _as(user: User | None, words: list[str], start: ProgramStart) -> ProgramStart | None:
