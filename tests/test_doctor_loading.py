@@ -146,7 +146,8 @@ def test_a_library_that_the_program_lacks_is_named_once(
     assert code == 1
     by = "/usr/bin/app" if of_program else "/usr/lib/x86_64-linux-gnu/libown.so.1"
     assert finding["message"] == (
-        f"the container's program ends at its start: {by} needs libnone.so.1, which the image lacks"
+        "the container's program ends at its start, before it opens libcuda.so.1: "
+        f"{by} needs libnone.so.1, which the image lacks"
     )
     assert finding["fix"] == "add the package that contains libnone.so.1 to the image"
 

@@ -337,7 +337,10 @@ def _lacks_needed(name: str, failure: Failure, proof: Proof, patient: Patient) -
     if capabilities and not set(capabilities) & set(patient.capabilities):
         given = ",".join([*patient.injected.request.capabilities, capabilities[0]])
         fix = f"set NVIDIA_DRIVER_CAPABILITIES={given}: {failure.name} is the driver's"
-    message = "the container's program ends at its start" if ends else f"{name} does not load"
+    message = f"{name} does not load"
+    if ends:  # the same of all that it would open
+        first = next(_opened(patient))
+        message = f"the container's program ends at its start, before it opens {first}"
     return Diagnosis(f"{message}: {lacks}", cause, fix, phrase=failure.words)
 
 
