@@ -132,6 +132,21 @@ def test_a_library_that_the_image_lacks_is_named(setup: Setup, capsys: Captured)
     assert finding["fix"] == "add the package that contains libm.so.6 to the image"
 
 
+@pytest.mark.parametrize(("capabilities", "level"), [("all", "warning"), ("graphics", "error")])
+def test_graphics_that_only_all_has_requested_is_a_warning(
+    capabilities: str, level: str, setup: Setup, capsys: Captured
+) -> None:
+    """A graphics library that does not load is an error only where graphics is requested by its
+    name: images for computing request all capabilities and have no X11.
+    """
+    (path,) = (name for name in setup.host["files"] if name.endswith("/libGLX_nvidia.so.535.1"))
+    setup.host["files"][path]["elf"]["needed"] = ["libX11.so.6"]
+    setup.env = [ALL, f"NVIDIA_DRIVER_CAPABILITIES={capabilities}"]
+    (finding,) = doctor(setup, capsys)[0]["library-shadowed"]
+    assert finding["message"].endswith("needs libX11.so.6, which the image lacks")
+    assert finding["level"] == level
+
+
 @pytest.mark.parametrize("of_program", [True, False])
 def test_a_library_that_the_program_lacks_is_named_once(
     of_program: bool, setup: Setup, capsys: Captured

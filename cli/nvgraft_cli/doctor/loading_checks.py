@@ -16,7 +16,7 @@ from nvgraft_cli.doctor.patient import Diagnosis, NotChecked, Patient
 from nvgraft_cli.prove.loader.final_file import FinalFile
 from nvgraft_cli.prove.loader.loading import Failure
 from nvgraft_cli.prove.loader.search import LoadFault
-from nvgraft_cli.prove.opened import opened_for, opened_libraries
+from nvgraft_cli.prove.opened import is_incidental, opened_for, opened_libraries
 from nvgraft_cli.prove.proof import Proof
 from nvgraft_cli.prove.pythons import resolve
 from nvgraft_cli.prove.start.architecture import exec_format_error
@@ -169,6 +169,8 @@ def library_shadowed(patient: Patient) -> Iterator[Diagnosis]:
         needed = name != "libcuda.so" and name not in absent
         if proof.verdict == "no":
             found = list(_unloadable(name, proof, patient)) if needed else []
+            if is_incidental(name, patient.case) and not proof.program_ends:
+                found = [replace(one, level="warning") for one in found]
             yield from (one for one in found if one.message not in reported)
             reported |= {one.message for one in found}
             continue

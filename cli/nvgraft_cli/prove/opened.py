@@ -35,8 +35,22 @@ def needed_capabilities(case: Case, request: Request) -> set[str]:
     """
     if not case.by_edits:
         return set(request.capabilities)
-    named = set(capability_names(case.given.spec.env.get(names.DRIVER_CAPABILITIES, "")))
+    named = named_capabilities(case)
     return set(names.CAPABILITIES if names.ALL in named else {*names.DEFAULT_CAPABILITIES, *named})
+
+
+def named_capabilities(case: Case) -> set[str]:
+    """Return the capabilities that the container requests by their names, and ``all``."""
+    return set(capability_names(case.given.spec.env.get(names.DRIVER_CAPABILITIES, "")))
+
+
+def is_incidental(name: str, case: Case) -> bool:
+    """Return whether a library is in the container only because it requests all capabilities.
+
+    What nearly every GPU program opens, of CUDA and NVML, is never incidental.
+    """
+    named = {*names.DEFAULT_CAPABILITIES, *named_capabilities(case)}
+    return named.isdisjoint(opened_for(name))
 
 
 def opened_for(name: str) -> list[str]:
