@@ -103,10 +103,11 @@ _OF_OTHERS = re.compile(
     r"\b(?:amd|intel)\.com/gpu|\bamd ?(?:gpu|kfd)\w*|\w*gpu_info\w*|--disable-gpu\w*"
     r"|\bgpu[ _](?:process|channel)\w*"
 )
-#: What a program ends with: an exception, a panic, an error at the beginning of the line.
+#: What a program ends with: an exception, a panic, an error in words at the beginning of the line.
 _ENDS = re.compile(
-    r"^\W{0,3}(?:[\w.]{1,80}\.)?\w{0,60}(?:Error|Exception|Interrupt)\b(?!:? *$)"
-    r"|^(?:\S{1,40}> )?(?:panic|fatal|error|E|curl|tar|thread \S{1,40} panicked)\b.{3}|\[emerg\]",
+    r"^\W{0,3}(?!error: ?\d+$)(?:[\w.]{1,80}\.)?\w{0,60}(?:Error|Exception|Interrupt)\b(?!:? *$)"
+    r"|^(?:\S{1,40}> )?(?:panic|fatal|error|E|curl|tar|thread \S{1,40} panicked)\b"
+    r".{0,40}?[^\W\d_]{2}|\[emerg\]",
     re.IGNORECASE,
 )
 #: What may be the consequence of a GPU that was not found.
