@@ -40,7 +40,7 @@ _TOLD = {
             " in the image (setcap -r)"
         ),
     ),
-    StartCause.NOT_BECOME: (
+    StartCause.USER_NOT_CHANGED: (
         "only a process with these capabilities can change its user and its groups",
         (
             "add them to the container (docker run --cap-add SETUID --cap-add SETGID), or start it"

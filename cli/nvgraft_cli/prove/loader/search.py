@@ -40,7 +40,8 @@ _USUAL_LEVEL = "x86-64-v3"
 #: The least level of servers that drivers of today run on; it is not worth a remark.
 _SURE_LEVEL = "x86-64-v2"
 
-_GLIBC_LOADERS = {
+#: (machine, bits) -> the usual path of glibc's loader.
+GLIBC_LOADERS = {
     ("EM_X86_64", 64): "/lib64/ld-linux-x86-64.so.2",
     ("EM_386", 32): "/lib/ld-linux.so.2",
     ("EM_AARCH64", 64): "/lib/ld-linux-aarch64.so.1",
@@ -192,7 +193,7 @@ class Located:
 
 def default_loader(machine: str, bits: int) -> str:
     """Return the path of the loader that glibc's programs name."""
-    return _GLIBC_LOADERS.get((machine, bits), "/lib64/ld-linux-x86-64.so.2")
+    return GLIBC_LOADERS.get((machine, bits), "/lib64/ld-linux-x86-64.so.2")
 
 
 def read_loader(tree: PlannedTree, path: str, machine: str, bits: int) -> Loader:

@@ -1,17 +1,18 @@
 """The glibc inside a statically linked program, and the one that its dlopen() brings."""
 
+import posixpath
 import re
 from collections.abc import Iterable
 
 from nvgraft_cli.case.planned_tree import PlannedTree
 from nvgraft_cli.prove.loader.loading import Failure, Object
-from nvgraft_cli.prove.loader.search import STATIC_LIMIT, LoadFault
+from nvgraft_cli.prove.loader.search import GLIBC_LOADERS, STATIC_LIMIT, LoadFault
 
 #: The name of a setting in GLIBC_TUNABLES. Each file that has glibc's loader in it has the list of
 #: them, and the list is another one in nearly every release.
 _TUNABLE = re.compile(rb"glibc\.[a-z]\w*\.[a-z]\w*(?=\0)")
-#: How the names of glibc's loaders begin; others need them as a library.
-_LOADER_NAMES = ("ld-linux", "ld64.so")
+#: The names by which libraries need glibc's loader.
+_LOADER_NAMES = frozenset(map(posixpath.basename, GLIBC_LOADERS.values()))
 
 
 def other_glibc(
@@ -24,7 +25,7 @@ def other_glibc(
     :param what: the library that the program opens.
     :param loaded: what it loads with that library.
     """
-    loader = next((one for one in loaded if one.name.startswith(_LOADER_NAMES)), None)
+    loader = next((one for one in loaded if one.name in _LOADER_NAMES), None)
     if loader is None:
         return None
     try:

@@ -13,7 +13,7 @@ class StartCause(Enum):
     NOT_EXECUTED = auto()  #: the user may not execute it
     NO_PROGRAM = auto()  #: the kernel does not start such a file
     NOT_PERMITTED = auto()  #: the container lacks a file capability of it
-    NOT_BECOME = auto()  #: the container lacks a capability to change its user
+    USER_NOT_CHANGED = auto()  #: the container lacks a capability to change its user
     NOT_MOUNTED = auto()  #: the runtime cannot make a mount of config.json
     ENDED = auto()  #: the script before it ends
 

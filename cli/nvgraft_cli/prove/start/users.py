@@ -68,7 +68,7 @@ def _not_permitted(
     if not missing:
         return None
     reason = f"the container lacks the capability {missing}"
-    return failure(f"{name}: operation not permitted ({reason})", StartCause.NOT_BECOME)
+    return failure(f"{name}: operation not permitted ({reason})", StartCause.USER_NOT_CHANGED)
 
 
 def _as(user: User | None, words: list[str], start: ProgramStart) -> ProgramStart | None:
